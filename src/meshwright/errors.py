@@ -1,0 +1,41 @@
+"""The exceptions of meshwright: one small tree, so that a caller can catch as much or as little as it wants.
+
+A message says what was asked, what was found (names, shapes, both sides), why that can't work here, and, where
+there is one, the call that would. User mistakes are also `ValueError` or `TypeError`, as Python people expect.
+"""
+
+
+class MeshwrightError(Exception):
+    """Root of every error that meshwright raises on purpose."""
+
+
+class MachineError(MeshwrightError, ValueError):
+    """A machine description is wrong, or a machine has not got what was asked of it."""
+
+
+class NumericsError(MeshwrightError, ValueError):
+    """Operands whose shape, type or value a number format can't take."""
+
+
+class GraphError(MeshwrightError, ValueError):
+    """A stage graph that is not well formed; the message names the stage and the reason."""
+
+
+class EvaluationError(MeshwrightError, ValueError):
+    """A well-formed graph that can't be evaluated on what it was given."""
+
+
+class SplitError(MeshwrightError, ValueError):
+    """A stated split, or a pairing of splits, that can't be honoured."""
+
+
+class PlacementError(MeshwrightError, ValueError):
+    """Work placed where the machine has no unit for it, or moved where no link goes."""
+
+
+class DeviceError(MeshwrightError, RuntimeError):
+    """A device or its memory can't do what was asked: out of memory, stale value, foreign value."""
+
+
+class UsageError(MeshwrightError, ValueError):
+    """What a command was given can't be used; the command line prints it and exits with status 2."""
