@@ -1,0 +1,102 @@
+"""The matrix product in numpy: exact dot products of a block by float32 BLAS, then the accumulator's rules.
+
+Rules: RTL vectors in tests/golden/matmul.npz and tests/golden/matmul_machine.npz.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.numerics.twin import fp22
+from meshwright.numerics.twin.mxfp7 import BLOCK
+
+_CHUNK: Final = 1 << 14
+"""Outputs worked on at a time: a handful of float64 arrays of this size stay in a second-level cache."""
+_SHIFT_CAP: Final = 30
+
+
+class _Operand:
+    """Elements of some rows as float32 `[T, rows, blocks, 32]` and their scales' eighths and exponents."""
+
+    def __init__(self, q: NDArray[np.int8], scale: NDArray[np.uint8]) -> None:
+        field = scale.astype(np.int32)
+        self.elements = q.reshape(*scale.shape, BLOCK).astype(np.float32)
+        self.eighths = ((field & 7) + 8).astype(np.float64)
+        self.exponent = field >> 3
+        # 23 of the 46 by which a pair's exponents are lowered (anchor 40, and 6 for the two scales' eighths).
+        self.scale = np.ldexp(self.eighths, self.exponent - 23)
+
+
+def _dot(a: _Operand, b: _Operand, block: int) -> NDArray[np.float64]:
+    """Exact dot products `[T, rows, columns]` of one block: at most 32 * 63 * 63, far inside float32's integers."""
+    left, right = a.elements[:, :, block], b.elements[:, :, block]
+    return (left @ right.swapaxes(-1, -2)).astype(np.float64)
+
+
+def _scaled(a: _Operand, b: _Operand, block: int) -> NDArray[np.float64]:
+    """The value of one block before rounding."""
+    value = _dot(a, b, block)
+    value *= a.scale[:, :, block, None]
+    value *= b.scale[:, None, :, block]
+    return value
+
+
+def _merged(a: _Operand, b: _Operand, block: int) -> NDArray[np.float64]:
+    """The value of blocks `block` and `block + 1` merged before rounding: aligned to the larger exponent."""
+    products: list[NDArray[np.float64]] = []
+    exponents: list[NDArray[np.int32]] = []
+    for index in (block, block + 1):
+        eighths = a.eighths[:, :, index, None] * b.eighths[:, None, :, index]
+        products.append(_dot(a, b, index) * eighths)
+        exponents.append(a.exponent[:, :, index, None] + b.exponent[:, None, :, index])
+    common = np.maximum(*exponents)
+    total = np.zeros_like(products[0])
+    for product, exponent in zip(products, exponents, strict=True):
+        total += np.trunc(np.ldexp(product, -np.minimum(common - exponent, _SHIFT_CAP)))
+    return np.ldexp(total, common - 46)
+
+
+def _block_values(a: _Operand, b: _Operand, pumped: bool) -> Iterator[NDArray[np.float64]]:
+    """What is added to the tile, in order: one rounded value a block, or a pair of blocks where `pumped`."""
+    blocks = a.elements.shape[2]
+    for block in range(0, blocks, 2 if pumped else 1):
+        pair = pumped and block + 1 < blocks
+        yield fp22.round_to_15_bits(_merged(a, b, block) if pair else _scaled(a, b, block))
+
+
+def _chunks(products: int, rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
+    """Slices over products and rows that cover all outputs, about `_CHUNK` at a time."""
+    rows_step = max(1, min(rows, _CHUNK // columns))
+    products_step = max(1, _CHUNK // (rows_step * columns)) if rows_step == rows else 1
+    for product in range(0, products, products_step):
+        for row in range(0, rows, rows_step):
+            yield slice(product, product + products_step), slice(row, row + rows_step)
+
+
+def matmul(
+    qa: NDArray[np.int8],
+    sa: NDArray[np.uint8],
+    qb: NDArray[np.int8],
+    sb: NDArray[np.uint8],
+    a_index: NDArray[np.int64],
+    b_index: NDArray[np.int64],
+    start: NDArray[np.uint32] | None,
+    pumped: bool,
+) -> NDArray[np.uint32]:
+    """Products `[T, M, N]` of entries `a_index[t]` of `qa [Ba, M, K]` and `b_index[t]` of `qb [Bb, N, K]`."""
+    products, rows, columns = len(a_index), qa.shape[1], qb.shape[1]
+    out = np.zeros((products, rows, columns), dtype=np.uint32) if start is None else start.copy()
+    if out.size == 0 or qa.shape[2] == 0:
+        return out
+    for which, some_rows in _chunks(products, rows, columns):
+        a = _Operand(qa[a_index[which], some_rows], sa[a_index[which], some_rows])
+        b = _Operand(qb[b_index[which]], sb[b_index[which]])
+        tile = fp22.decode(out[which, some_rows])
+        for value in _block_values(a, b, pumped):
+            tile = fp22.add_values(tile, value)
+        out[which, some_rows] = fp22.code_of(tile)
+    return out
