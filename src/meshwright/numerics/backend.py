@@ -1,14 +1,15 @@
-"""Which implementation of the number formats runs: the compiled kernels this processor can use, or the numpy twins.
+"""Which implementation of the number formats runs: kernels compiled for this processor, or the numpy twins.
 
-All of them give the same bits; they differ in speed only. The choice, most specific first: the `backend` argument of
-a call, the innermost `using(...)`, the environment variable `MESHWRIGHT_BACKEND`, the fastest one available.
+All of them give the same bits; they differ in speed only. The choice, most specific first: the `backend`
+argument of a call, the innermost `using(...)`, the environment variable `MESHWRIGHT_BACKEND`, the fastest one
+available.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -37,19 +38,29 @@ def native(name: Literal["_matrix", "_lane"]) -> ModuleType | None:
         return None
 
 
+def compiled(name: Literal["_matrix", "_lane"]) -> ModuleType:
+    """The compiled module `name`, for a caller that `resolve` gave a compiled backend."""
+    module = native(name)
+    if module is None:
+        raise NumericsError(
+            f"meshwright.numerics.{name} is not installed; backend='numpy' gives the same bits"
+        )
+    return module
+
+
 @cache
 def available() -> tuple[Backend, ...]:
     """Backends that run here, slowest first; `numpy` always does."""
     matrix = native("_matrix")
     if matrix is None or native("_lane") is None:
         return ("numpy",)
-    return ("numpy", *cast("list[Backend]", matrix.supported()))
+    return ("numpy", *cast("list[Backend]", getattr(matrix, "supported", list)()))
 
 
 def resolve(backend: str | None = None) -> Backend:
     """The backend that a call with this `backend` argument uses.
 
-    Raises `NumericsError` for a name that isn't a backend or one that this processor or installation hasn't got.
+    Raises `NumericsError` for a name that isn't a backend, or one that this processor or installation hasn't.
     """
     asked = backend or _backend.get() or os.environ.get(ENVIRONMENT_BACKEND) or available()[-1]
     if asked not in available():
@@ -57,28 +68,34 @@ def resolve(backend: str | None = None) -> Backend:
         raise NumericsError(
             f"backend {asked!r} {known}; available: {', '.join(available())} (`meshwright doctor` says why)"
         )
-    return cast("Backend", asked)
+    return asked
 
 
 def resolve_threads(threads: int | None = None) -> int:
-    """How many threads a kernel may use: the argument, `using(threads=...)`, `MESHWRIGHT_THREADS`, or all cores.
+    """How many threads a kernel may use: the argument, `using(threads=...)`, `MESHWRIGHT_THREADS`, or all.
 
     Raises `NumericsError` for a count below 1 or one that isn't a number.
     """
-    inner = _threads.get()
+    asked = threads if threads is not None else _threads.get()
+    if asked is not None:
+        if asked < 1:
+            raise NumericsError(f"threads={asked}: must be at least 1")
+        return asked
     text = os.environ.get(ENVIRONMENT_THREADS)
-    if threads is None and inner is None and text:
+    if text:
         if not text.isdecimal() or int(text) < 1:
             raise NumericsError(f"{ENVIRONMENT_THREADS}={text!r}: must be a whole number of at least 1")
         return int(text)
-    count = threads or inner or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if threads is not None and threads < 1:
-        raise NumericsError(f"threads={threads}: must be at least 1")
-    return count
+    return _usable_cores()
+
+
+def _usable_cores() -> int:
+    # Only Linux knows which cores this process may use; elsewhere all of them count.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
-def using(backend: str | None = None, threads: int | None = None) -> Iterator[None]:
+def using(backend: str | None = None, threads: int | None = None) -> Generator[None]:
     """Within the block, calls that name no backend (or no threads) use these.
 
     Raises `NumericsError` as `resolve` does, on entry.

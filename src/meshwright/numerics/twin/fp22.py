@@ -1,9 +1,9 @@
 """The FP22 accumulator in numpy, on float64 values: exact, and the oracle of the compiled kernels.
 
 A code is `{sign, E7 bias 63, M14}` in the low 22 bits of a uint32. float64 holds every code and every exact
-intermediate of an addition (at most 25 significant bits), so the machine's rules become float64 operations that
-never round except where the rule itself rounds. Rules: RTL vectors in tests/golden/crossmesh.npz (raw adds),
-tests/golden/accumulator.npz (other anchors) and tests/golden/matmul.npz.
+intermediate of an addition (at most 25 significant bits), so the machine's rules become float64 operations
+that never round except where the rule itself rounds. Rules: RTL vectors in tests/golden/crossmesh.npz (raw
+adds), tests/golden/accumulator.npz (other anchors) and tests/golden/matmul.npz.
 """
 
 from __future__ import annotations

@@ -21,26 +21,26 @@ _WORD_BYTES: Final = 32
 
 
 def _significand(bits: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Significand and exponent of fp16 magnitudes: `x = significand * 2^(exponent - 25)`; field 31 is ordinary."""
+    """fp16 magnitudes as `significand * 2^(exponent - 25)`; field 31 is ordinary."""
     field = bits >> 10
     return (bits & 0x3FF) | ((field > 0).astype(np.int32) << 10), np.maximum(field, 1)
 
 
 def _block_scale(peak: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Scale exponent and eighths (8 to 15) that suit a block whose largest magnitude is `peak` (fp16 bits, not 0)."""
+    """Scale exponent and eighths (8 to 15) of a block with largest magnitude `peak` (fp16 bits, not 0)."""
     significand, exponent = _significand(peak)
-    # frexp of a small integer is exact: significand = fraction * 2^length, so 11 - length is the normalising shift.
+    # frexp of a small integer is exact: it gives the length in bits, and 11 - length normalises.
     shift = 11 - np.frexp(significand.astype(np.float32))[1].astype(np.int32)
     eighths = -(-(significand << shift) // 126)
     wide = eighths > 15
     scale_exponent = exponent - shift - 21 + wide
-    # 16 and 17 sixteenths-of-two halve to 8 and, rounded up, 9.
+    # Twice as large a scale has half as many eighths: 16 becomes 8 and 17, rounded up, 9.
     eighths = np.where(wide, (eighths + 1) >> 1, eighths)
     return np.clip(scale_exponent, -20, 11), eighths
 
 
 def quantise(x: NDArray[np.uint16]) -> tuple[NDArray[np.int8], NDArray[np.uint8]]:
-    """Quantise fp16 bits `[..., K]`, K a multiple of 32, to elements `[..., K]` and scale fields `[..., K // 32]`."""
+    """Elements `[..., K]` and scale fields `[..., K // 32]` of fp16 bits `[..., K]`, K a multiple of 32."""
     bits = x.reshape(*x.shape[:-1], x.shape[-1] // BLOCK, BLOCK).astype(np.int32)
     magnitude = bits & 0x7FFF
     peak = magnitude.max(axis=-1)
@@ -85,7 +85,7 @@ def pack_words(q: NDArray[np.int8], scale: NDArray[np.uint8]) -> NDArray[np.uint
 
 
 def unpack_words(words: NDArray[np.uint8]) -> tuple[NDArray[np.int8], NDArray[np.uint8]]:
-    """The elements `[R, K]` and scale fields `[R, K // 32]` of `pack_words`; scales are read from the first word."""
+    """The elements `[R, K]` and scale fields `[R, K // 32]` of `pack_words`; scales as in the first word."""
     groups, blocks = words.shape[:2]
     bits = np.unpackbits(words[..., 4:], axis=-1, bitorder="little")
     low = np.packbits(

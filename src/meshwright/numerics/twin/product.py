@@ -32,7 +32,7 @@ class _Operand:
 
 
 def _dot(a: _Operand, b: _Operand, block: int) -> NDArray[np.float64]:
-    """Exact dot products `[T, rows, columns]` of one block: at most 32 * 63 * 63, far inside float32's integers."""
+    """Exact dot products `[T, rows, columns]` of one block: at most 2^17, far inside float32's integers."""
     left, right = a.elements[:, :, block], b.elements[:, :, block]
     return (left @ right.swapaxes(-1, -2)).astype(np.float64)
 
@@ -78,16 +78,19 @@ def _chunks(products: int, rows: int, columns: int) -> Iterator[tuple[slice, sli
 
 
 def matmul(
-    qa: NDArray[np.int8],
-    sa: NDArray[np.uint8],
-    qb: NDArray[np.int8],
-    sb: NDArray[np.uint8],
-    a_index: NDArray[np.int64],
-    b_index: NDArray[np.int64],
-    start: NDArray[np.uint32] | None,
-    pumped: bool,
+    entries_a: tuple[NDArray[np.int8], NDArray[np.uint8]],
+    entries_b: tuple[NDArray[np.int8], NDArray[np.uint8]],
+    indices: tuple[NDArray[np.int64], NDArray[np.int64]],
+    start: NDArray[np.uint32] | None = None,
+    *,
+    pumped: bool = False,
 ) -> NDArray[np.uint32]:
-    """Products `[T, M, N]` of entries `a_index[t]` of `qa [Ba, M, K]` and `b_index[t]` of `qb [Bb, N, K]`."""
+    """Products `[T, M, N]`: the t-th takes entry `indices[0][t]` of a and `indices[1][t]` of b.
+
+    Entries are elements `[B, rows, K]` and their scales `[B, rows, K // 32]`; `start` `[T, M, N]` is
+    continued.
+    """
+    (qa, sa), (qb, sb), (a_index, b_index) = entries_a, entries_b, indices
     products, rows, columns = len(a_index), qa.shape[1], qb.shape[1]
     out = np.zeros((products, rows, columns), dtype=np.uint32) if start is None else start.copy()
     if out.size == 0 or qa.shape[2] == 0:

@@ -1,0 +1,189 @@
+"""The machine's matrix product `a @ b.T`: operands in MXFP7 blocks, sums in FP22, K blocks ascending.
+
+Source: RTL vectors in tests/golden/matmul.npz and tests/golden/matmul_machine.npz.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.errors import NumericsError
+from meshwright.numerics import fp22
+from meshwright.numerics.backend import Backend, compiled, resolve, resolve_threads
+from meshwright.numerics.mxfp7 import FP16, Blocks, described, fp16_bits, padded, quantise
+from meshwright.numerics.twin import product as twin
+
+Operand = FP16 | Blocks
+"""fp16 values, their bits, or blocks that are quantised already."""
+
+
+@dataclass(frozen=True)
+class _Pairing:
+    """Which entries of the two batches each product takes, and the shape of all products."""
+
+    a_index: NDArray[np.int64]
+    b_index: NDArray[np.int64]
+    shape: tuple[int, ...]
+
+    @property
+    def flat_shape(self) -> tuple[int, int, int]:
+        """`(T, M, N)`: the batch axes as one."""
+        return len(self.a_index), self.shape[-2], self.shape[-1]
+
+
+def _checked(operand: Operand, call: str, name: str) -> NDArray[np.uint16] | Blocks:
+    checked = operand if isinstance(operand, Blocks) else fp16_bits(operand, call, name)
+    if len(checked.shape) < 2:
+        raise NumericsError(
+            f"{call}: `{name}` is {_named(checked)}; needed are rows by K, batch axes in front: "
+            f"{name}[None, :] is one row"
+        )
+    return checked
+
+
+def _named(operand: NDArray[np.uint16] | Blocks) -> str:
+    return (
+        f"Blocks[{', '.join(map(str, operand.shape))}]" if isinstance(operand, Blocks) else described(operand)
+    )
+
+
+def _pair(call: str, a: NDArray[np.uint16] | Blocks, b: NDArray[np.uint16] | Blocks) -> _Pairing:
+    """How the batches of `a` and `b` go together; `NumericsError` when K or the batch axes don't."""
+    found = f"{call}: `a` is {_named(a)}, `b` is {_named(b)}"
+    k_a, k_b = a.shape[-1], b.shape[-1]
+    # Blocks no longer know how much of K is padding, so next to them only whole blocks can be compared.
+    if (padded(k_a), padded(k_b)) != (k_a, k_b) and (isinstance(a, Blocks) or isinstance(b, Blocks)):
+        k_a, k_b = padded(k_a), padded(k_b)
+    if k_a != k_b:
+        hint = ""
+        if len(b.shape) == 2 and b.shape[0] == a.shape[-1]:
+            hint = (
+                f"; `b` is stored [N, K], so a product with b as it is written in algebra is {call}(a, b.T)"
+            )
+        raise NumericsError(
+            f"{found}: the last axes are the contraction and differ, {a.shape[-1]} and {b.shape[-1]}{hint}"
+        )
+    batch_a, batch_b = a.shape[:-2], b.shape[:-2]
+    try:
+        batch = np.broadcast_shapes(batch_a, batch_b)
+    except ValueError:
+        raise NumericsError(
+            f"{found}: the batch axes {list(batch_a)} and {list(batch_b)} don't broadcast; "
+            "an axis must be equal on both sides, 1, or missing"
+        ) from None
+    index_a, index_b = (
+        np.ascontiguousarray(np.broadcast_to(np.arange(math.prod(axes)).reshape(axes), batch)).reshape(-1)
+        for axes in (batch_a, batch_b)
+    )
+    return _Pairing(index_a.astype(np.int64), index_b.astype(np.int64), (*batch, a.shape[-2], b.shape[-2]))
+
+
+def _start(call: str, start: NDArray[Any] | None, pairing: _Pairing) -> NDArray[np.uint32] | None:
+    if start is None:
+        return None
+    codes = fp22.checked_codes(start, call, "start")
+    if codes.shape != pairing.shape:
+        raise NumericsError(
+            f"{call}: `start` is {described(codes)}, the product is [{', '.join(map(str, pairing.shape))}]: "
+            "every output continues its own resident code"
+        )
+    return codes.reshape(pairing.flat_shape)
+
+
+def _three_axes(array: NDArray[Any]) -> NDArray[Any]:
+    """The batch axes as one: `[B, rows, K]`, contiguous."""
+    rows, k = array.shape[-2:]
+    return np.ascontiguousarray(array).reshape(math.prod(array.shape[:-2]), rows, k)
+
+
+@dataclass(frozen=True)
+class _Options:
+    start: NDArray[Any] | None
+    pumped: bool
+    backend: Backend
+    threads: int | None
+
+
+def _codes(call: str, a: Operand, b: Operand, options: _Options) -> NDArray[np.uint32]:
+    left, right = _checked(a, call, "a"), _checked(b, call, "b")
+    pairing = _pair(call, left, right)
+    resident = _start(call, options.start, pairing)
+    blocks_a, blocks_b = (
+        operand
+        if isinstance(operand, Blocks)
+        else quantise(operand, backend=options.backend, threads=options.threads)
+        for operand in (left, right)
+    )
+    entries_a = _three_axes(blocks_a.q), _three_axes(blocks_a.scale)
+    entries_b = _three_axes(blocks_b.q), _three_axes(blocks_b.scale)
+    indices = pairing.a_index, pairing.b_index
+    if options.backend == "numpy":
+        return twin.matmul(entries_a, entries_b, indices, resident, pumped=options.pumped).reshape(
+            pairing.shape
+        )
+    out = np.empty(pairing.flat_shape, dtype=np.uint32)
+    module = compiled("_matrix")
+    kernel = module.matmul_pumped if options.pumped else module.matmul
+    kernel(options.backend, *entries_a, *entries_b, *indices, resident, out, resolve_threads(options.threads))
+    return out.reshape(pairing.shape)
+
+
+def matmul(
+    a: Operand,
+    b: Operand,
+    *,
+    start: NDArray[np.uint32] | None = None,
+    pumped: bool = False,
+    backend: str | None = None,
+    threads: int | None = None,
+) -> NDArray[np.uint32]:
+    """FP22 codes `[..., M, N]` of `a @ b.T` for `a` `[..., M, K]` and `b` `[..., N, K]`.
+
+    Operands are fp16 values, fp16 bits or `Blocks`; batch axes broadcast; K is padded with zeros to blocks
+    of 32. `start` `[..., M, N]` is the resident tile that is continued (a chained product); without it the
+    first block opens the tile. With K = 0 nothing is added: the result is `start`, or +0 everywhere. M, N or a
+    batch axis of 0 gives an empty result. `pumped` merges blocks 2j and 2j + 1 before rounding, as that
+    variant of the machine does.
+
+    Raises `NumericsError` for other dtypes, fewer than two axes, different K, batch axes that don't
+    broadcast, or a `start` of another shape.
+    """
+    return _codes("product.matmul", a, b, _Options(start, pumped, resolve(backend), threads))
+
+
+def matmul_fp16(
+    a: Operand,
+    b: Operand,
+    *,
+    start: NDArray[np.uint32] | None = None,
+    pumped: bool = False,
+    backend: str | None = None,
+    threads: int | None = None,
+) -> NDArray[np.float16]:
+    """`matmul`, drained to fp16 `[..., M, N]`: the same operands, rules and errors.
+
+    Two fp16 operands without `start` and `pumped` take one compiled pass that never stores blocks or codes.
+    """
+    call = "product.matmul_fp16"
+    which = resolve(backend)
+    if isinstance(a, Blocks) or isinstance(b, Blocks) or start is not None or pumped or which == "numpy":
+        codes = _codes(call, a, b, _Options(start, pumped, which, threads))
+        return fp22.drain(codes, backend=which, threads=threads)
+    left, right = fp16_bits(a, call, "a"), fp16_bits(b, call, "b")
+    pairing = _pair(call, _checked(left, call, "a"), _checked(right, call, "b"))
+    out = np.empty(pairing.flat_shape, dtype=np.uint16)
+    compiled("_matrix").matmul_fp16(
+        which,
+        _three_axes(left),
+        _three_axes(right),
+        pairing.a_index,
+        pairing.b_index,
+        out,
+        resolve_threads(threads),
+    )
+    return out.reshape(pairing.shape).view(np.float16)
