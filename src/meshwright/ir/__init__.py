@@ -1,0 +1,1 @@
+"""The stage graph and the compute algebra: plain frozen data, serialisable, printable."""
