@@ -1,0 +1,61 @@
+"""What a machine is: its meshes, the units on them, links, memory and figures, read from presets or own files."""
+
+from meshwright.machine.checks import MachineKeyError, Numerics, Topology
+from meshwright.machine.figures import (
+    AddressMap,
+    BeatLink,
+    ClockProfile,
+    ClockSpec,
+    ClusterSpec,
+    DispatchSpec,
+    DramSpec,
+    FidelityCycles,
+    FillCost,
+    FrameLink,
+    LinkKind,
+    MemoryPortSpec,
+    NocSpec,
+    PacketRate,
+    SiteSpec,
+    TransportSpec,
+    VectorCoreSpec,
+)
+from meshwright.machine.files import dumps, from_json, load, loads, preset_text, presets
+from meshwright.machine.mesh import Coord, LinkSpec, MeshSpec, UnitSpec
+from meshwright.machine.spec import MachineSpec, canonical_hash, to_json
+
+__all__ = [
+    "AddressMap",
+    "BeatLink",
+    "ClockProfile",
+    "ClockSpec",
+    "ClusterSpec",
+    "Coord",
+    "DispatchSpec",
+    "DramSpec",
+    "FidelityCycles",
+    "FillCost",
+    "FrameLink",
+    "LinkKind",
+    "LinkSpec",
+    "MachineKeyError",
+    "MachineSpec",
+    "MemoryPortSpec",
+    "MeshSpec",
+    "NocSpec",
+    "Numerics",
+    "PacketRate",
+    "SiteSpec",
+    "Topology",
+    "TransportSpec",
+    "UnitSpec",
+    "VectorCoreSpec",
+    "canonical_hash",
+    "dumps",
+    "from_json",
+    "load",
+    "loads",
+    "preset_text",
+    "presets",
+    "to_json",
+]
