@@ -1,0 +1,1 @@
+"""What a graph means: one walk over it, with the arithmetic passed in."""

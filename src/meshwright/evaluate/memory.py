@@ -1,0 +1,178 @@
+"""The DRAM of an evaluation: pieces of tensors, who wrote what, and whether every access was in a stated order.
+
+Nothing but what the graph says orders two accesses to memory. An access that could meet another one in either order,
+or that reads what nobody wrote, is refused: its result would depend on the machine's mood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+import rustworkx as rx
+from numpy.typing import NDArray
+
+from meshwright.errors import EvaluationError
+from meshwright.evaluate.arithmetic import Arithmetic, Array
+from meshwright.evaluate.boxes import Boxes
+from meshwright.evaluate.stream import Stream
+from meshwright.ir.flow import order_graph
+from meshwright.ir.graph import Graph
+from meshwright.ir.ids import StageId, TensorId
+from meshwright.ir.records import Store, Tensor
+
+_UNWRITTEN, _GIVEN = -1, -2
+
+
+class _Piece:
+    """One rank's piece of a tensor that stages store to."""
+
+    def __init__(self, array: Array, given: bool) -> None:
+        self.array = array
+        self.writer: NDArray[np.int32] = np.full(array.shape, _GIVEN if given else _UNWRITTEN, dtype=np.int32)
+        self.writers: set[StageId] = set()
+        self.readers: list[tuple[StageId, Boxes]] = []
+        self.complete: bool | None = given
+
+    def is_complete(self) -> bool:
+        """Whether every element has been given or written."""
+        if self.complete is None:
+            self.complete = bool((self.writer != _UNWRITTEN).all())
+        return self.complete
+
+
+class Memory:
+    """All pieces that a graph touches. Inputs are taken by reference and never written to."""
+
+    def __init__(self, graph: Graph, inputs: Mapping[str, Sequence[Array]], arithmetic: Arithmetic) -> None:
+        self._graph = graph
+        self._arithmetic = arithmetic
+        self._given = _ingested(graph, inputs, arithmetic)
+        self._stored: dict[tuple[TensorId, int], _Piece] = {}
+        self._ancestors: dict[StageId, set[int]] = {}
+        self._writes = {(s.kind.tensor, graph.rank_of(s)) for s in graph.stages if isinstance(s.kind, Store)}
+
+    @cached_property
+    def _order(self) -> rx.PyDiGraph[StageId, None]:
+        return order_graph(self._graph)
+
+    def _before(self, stage: StageId) -> set[int]:
+        if stage not in self._ancestors:
+            self._ancestors[stage] = rx.ancestors(self._order, stage)
+        return self._ancestors[stage]
+
+    def load(self, stage: StageId, tensor: TensorId, rank: int, boxes: Boxes, block: tuple[int, ...]) -> Stream:
+        """The blocks that a load reads; `EvaluationError` for what nobody wrote, or wrote in no stated order."""
+        pattern = boxes.pattern
+        record = self._graph.tensors[tensor]
+        pad = self._arithmetic.constant(0.0 if pattern.pad is None else pattern.pad, record.format)
+        if (tensor, rank) not in self._writes:
+            return boxes.read(self._given[tensor][rank], pad, block)
+        piece = self._piece(tensor, rank)
+        if not piece.is_complete() or not piece.writers <= self._before(stage):
+            self._refuse_unordered(stage, record, piece, boxes, block)
+        piece.readers.append((stage, boxes))
+        return boxes.read(piece.array, pad, block)
+
+    def _refuse_unordered(
+        self, stage: StageId, record: Tensor, piece: _Piece, boxes: Boxes, block: tuple[int, ...]
+    ) -> None:
+        writers = set(np.unique(boxes.read(piece.writer, np.asarray(_GIVEN, np.int32), block).unique).tolist())
+        if _UNWRITTEN in writers:
+            raise EvaluationError(
+                f"ReadAfterWrite: stage s{stage} loads elements of {record.name!r} that nothing has written before it: "
+                "store them first, and state the precedence of that store"
+            )
+        for writer in sorted(writers - {_GIVEN} - self._before(stage)):
+            raise EvaluationError(
+                f"ReadAfterWrite: stage s{stage} loads what s{writer} stores to {record.name!r}, and nothing says that "
+                f"s{writer} comes first: add the precedence (s{writer}, s{stage})"
+            )
+
+    def store(self, stage: StageId, tensor: TensorId, rank: int, boxes: Boxes, blocks: Array) -> None:
+        """Writes blocks; `EvaluationError` where an element is written twice, or in no stated order."""
+        record = self._graph.tensors[tensor]
+        if boxes.overlapping():
+            raise EvaluationError(f"WrittenOnce: stage s{stage} writes elements of {record.name!r} more than once")
+        piece = self._piece(tensor, rank)
+        before = self._before(stage)
+        self._refuse_racing(stage, record, piece, boxes, before)
+        boxes.write(piece.array, blocks)
+        boxes.write(piece.writer, np.full(blocks.shape, stage, dtype=np.int32))
+        piece.writers.add(stage)
+        if not piece.complete:
+            piece.complete = None
+
+    def _refuse_racing(self, stage: StageId, record: Tensor, piece: _Piece, boxes: Boxes, before: set[int]) -> None:
+        others = [(reader, read.touched) for reader, read in piece.readers if reader not in before]
+        if not others and piece.writers <= before:
+            return
+        mine = boxes.touched()
+        for other in sorted(piece.writers - before):
+            if (piece.writer.reshape(-1)[mine] == other).any():
+                raise EvaluationError(
+                    f"WrittenOnce: stages s{other} and s{stage} both store to elements of {record.name!r}, and nothing "
+                    "says which comes last"
+                )
+        for reader, touched in others:
+            if np.intersect1d(mine, touched()).size:
+                raise EvaluationError(
+                    f"NoLiveOverwrite: stage s{stage} overwrites what s{reader} loads from {record.name!r}, and nothing "
+                    f"says which comes first: add the precedence (s{reader}, s{stage})"
+                )
+
+    def _piece(self, tensor: TensorId, rank: int) -> _Piece:
+        key = (tensor, rank)
+        if key not in self._stored:
+            record = self._graph.tensors[tensor]
+            if tensor in self._given:
+                self._stored[key] = _Piece(self._given[tensor][rank].copy(), given=True)
+            else:
+                zero = self._arithmetic.constant(0.0, record.format)
+                self._stored[key] = _Piece(np.full(record.local, zero), given=False)
+        return self._stored[key]
+
+    def result(self, tensor: TensorId) -> tuple[Array, ...]:
+        """Every rank's piece of a stored tensor; `EvaluationError` if an element was never written."""
+        record = self._graph.tensors[tensor]
+        pieces: list[Array] = []
+        for rank in range(len(record.chips)):
+            piece = self._stored.get((tensor, rank))
+            if piece is None or not piece.is_complete():
+                missing = record.local if piece is None else (piece.writer == _UNWRITTEN).sum()
+                raise EvaluationError(
+                    f"Covered: {missing} elements of rank {rank}'s piece of {record.name!r} were never stored"
+                )
+            pieces.append(piece.array)
+        return tuple(pieces)
+
+
+def _ingested(
+    graph: Graph, inputs: Mapping[str, Sequence[Array]], arithmetic: Arithmetic
+) -> dict[TensorId, tuple[Array, ...]]:
+    names = {tensor.name for tensor in graph.tensors}
+    for name in inputs:
+        if name not in names:
+            raise EvaluationError(f"there is no tensor {name!r} in this graph; it has {', '.join(sorted(names))}")
+    for tensor in graph.inputs():
+        if graph.tensors[tensor].name not in inputs:
+            record = graph.tensors[tensor]
+            raise EvaluationError(f"input {record.name!r} ({record.format}{list(record.shape)}) is missing")
+    return {
+        TensorId(i): _pieces(t, inputs[t.name], arithmetic) for i, t in enumerate(graph.tensors) if t.name in inputs
+    }
+
+
+def _pieces(record: Tensor, pieces: Sequence[Array], arithmetic: Arithmetic) -> tuple[Array, ...]:
+    if len(pieces) != len(record.chips):
+        raise EvaluationError(f"{record.name!r} is on {len(record.chips)} chips, and {len(pieces)} pieces are given")
+    for piece in pieces:
+        if piece.shape != record.local:
+            raise EvaluationError(
+                f"a piece of {record.name!r} has shape {piece.shape}; {record.shape} "
+                f"({', '.join(map(str, record.specs))}) over {len(record.chips)} chips has pieces of {record.local}"
+            )
+    # The same array given for several ranks (a copied value) is converted once.
+    known: dict[int, Array] = {}
+    return tuple(known.setdefault(id(p), arithmetic.ingest(p, record.format)) for p in pieces)
