@@ -1,1 +1,1 @@
-"""The machines' number formats, to the bit: MXFP7 blocks, the FP22 accumulator, their product, vector lanes."""
+"""Number formats, to the bit: MXFP7 blocks, the FP22 accumulator, their product, vector lanes."""

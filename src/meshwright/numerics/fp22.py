@@ -1,7 +1,8 @@
 """The FP22 accumulator format `{sign, E7 bias 63, M14}`, codes in the low 22 bits of uint32.
 
 E = 0 is zero; there is no inf, NaN or subnormal; E = 127 is an ordinary exponent. Additions follow the
-machine, not IEEE: subtracting with dropped bits and an exact tie rounds up, sums saturate and small ones become +0.
+machine, not IEEE: subtracting with dropped bits and an exact tie rounds up, large sums
+saturate and small ones become +0.
 Source: RTL vectors in tests/golden/crossmesh.npz and tests/golden/accumulator.npz.
 """
 
@@ -24,8 +25,8 @@ Codes = NDArray[np.uint32]
 
 
 def checked_codes(codes: NDArray[Any], call: str, name: str) -> Codes:
-    """Operand `name` of `call` as contiguous codes; `NumericsError` unless it is uint32 and below 2^22."""
-    array = np.asarray(codes)
+    """Operand `name` of `call`; `NumericsError` unless it is codes: uint32 and below 2^22."""
+    array: NDArray[Any] = np.asarray(codes)
     if array.dtype != np.uint32:
         raise NumericsError(
             f"{call}: `{name}` is {described(array)}; needed are FP22 codes as uint32: "
@@ -33,15 +34,21 @@ def checked_codes(codes: NDArray[Any], call: str, name: str) -> Codes:
         )
     if array.size and array.max() >> 22:
         raise NumericsError(f"{call}: `{name}` holds {int(array.max()):#x}; an FP22 code has 22 bits")
-    return np.ascontiguousarray(array)
+    return array
 
 
-def _broadcast(call: str, **operands: NDArray[Any]) -> list[NDArray[Any]]:
+def _flat(array: NDArray[Any]) -> NDArray[Any]:
+    return np.ascontiguousarray(array).reshape(-1)
+
+
+def _broadcast(call: str, **operands: NDArray[Any]) -> tuple[list[NDArray[Any]], tuple[int, ...]]:
+    """The operands at one shape, flat and contiguous, and that shape."""
     try:
-        return [np.ascontiguousarray(array) for array in np.broadcast_arrays(*operands.values())]
+        shape = np.broadcast_shapes(*(array.shape for array in operands.values()))
     except ValueError:
         found = ", ".join(f"`{name}` {described(array)}" for name, array in operands.items())
         raise NumericsError(f"{call}: {found}: these shapes don't broadcast to one") from None
+    return [_flat(np.broadcast_to(array, shape)) for array in operands.values()], shape
 
 
 def add(tile: Codes, peer: Codes, *, backend: str | None = None, threads: int | None = None) -> Codes:
@@ -49,17 +56,15 @@ def add(tile: Codes, peer: Codes, *, backend: str | None = None, threads: int | 
 
     Raises `NumericsError` for other dtypes, codes of more than 22 bits, or shapes that don't broadcast.
     """
-    left, right = _broadcast(
+    (left, right), shape = _broadcast(
         "fp22.add", tile=checked_codes(tile, "fp22.add", "tile"), peer=checked_codes(peer, "fp22.add", "peer")
     )
     which = resolve(backend)
     if which == "numpy":
-        return twin.add(left, right)
+        return twin.add(left, right).reshape(shape)
     out = np.empty(left.shape, dtype=np.uint32)
-    compiled("_matrix").add(
-        which, left.reshape(-1), right.reshape(-1), out.reshape(-1), resolve_threads(threads)
-    )
-    return out
+    compiled("_matrix").add(which, left, right, out, resolve_threads(threads))
+    return out.reshape(shape)
 
 
 def drain(codes: Codes, *, backend: str | None = None, threads: int | None = None) -> NDArray[np.float16]:
@@ -70,15 +75,16 @@ def drain(codes: Codes, *, backend: str | None = None, threads: int | None = Non
     array = checked_codes(codes, "fp22.drain", "codes")
     which = resolve(backend)
     if which == "numpy":
-        return twin.drain(array).view(np.float16)
-    out = np.empty(array.shape, dtype=np.uint16)
-    compiled("_matrix").drain(which, array.reshape(-1), out.reshape(-1), resolve_threads(threads))
-    return out.view(np.float16)
+        return twin.drain(_flat(array)).view(np.float16).reshape(array.shape)
+    out = np.empty(array.size, dtype=np.uint16)
+    compiled("_matrix").drain(which, _flat(array), out, resolve_threads(threads))
+    return out.view(np.float16).reshape(array.shape)
 
 
 def decode(codes: Codes) -> NDArray[np.float64]:
     """The real value of each code, exactly. Raises `NumericsError` for another dtype or more than 22 bits."""
-    return twin.decode(checked_codes(codes, "fp22.decode", "codes"))
+    array = checked_codes(codes, "fp22.decode", "codes")
+    return twin.decode(_flat(array)).reshape(array.shape)
 
 
 def encode(values: ArrayLike) -> Codes:
@@ -90,7 +96,7 @@ def encode(values: ArrayLike) -> Codes:
     array = np.asarray(values, dtype=np.float64)
     if np.isnan(array).any():
         raise NumericsError(f"fp22.encode: `values` {described(array)} has NaN; FP22 has no NaN")
-    return twin.encode(np.ascontiguousarray(array))
+    return twin.encode(_flat(array)).reshape(array.shape)
 
 
 def block_value(
@@ -101,8 +107,8 @@ def block_value(
 ) -> Codes:
     """The code that a block's exact dot product becomes before it is added; the three arrays broadcast.
 
-    `anchor` (0..255) is the instruction's anchor field. The exponent is cut to 7 bits, so with another anchor it
-    may wrap; a code whose exponent wrapped to 0 counts as +0 (see `open_tile`). Raises `NumericsError` for
+    `anchor` (0..255) is the instruction's anchor field. The exponent is cut to 7 bits, so with another anchor
+    it may wrap; a code whose exponent wrapped to 0 counts as +0 (see `open_tile`). Raises `NumericsError` for
     other dtypes, shapes that don't broadcast, or an anchor outside 0..255.
     """
     operands = {"dot": np.asarray(dot), "scale_a": np.asarray(scale_a), "scale_b": np.asarray(scale_b)}
@@ -111,10 +117,11 @@ def block_value(
         raise NumericsError(f"fp22.block_value: {found}; needed are int32, uint8 and uint8")
     if not 0 <= anchor <= 255:
         raise NumericsError(f"fp22.block_value: anchor={anchor}; the field has 8 bits: 0 to 255")
-    dots, scales_a, scales_b = _broadcast("fp22.block_value", **operands)
-    return twin.block_value(dots, scales_a, scales_b, anchor)
+    (dots, scales_a, scales_b), shape = _broadcast("fp22.block_value", **operands)
+    return twin.block_value(dots, scales_a, scales_b, anchor).reshape(shape)
 
 
 def open_tile(codes: Codes) -> Codes:
     """What a tile opened with `codes` holds: `add(+0, codes)`, so every code with E = 0 becomes +0."""
-    return twin.open_tile(checked_codes(codes, "fp22.open_tile", "codes"))
+    array = checked_codes(codes, "fp22.open_tile", "codes")
+    return twin.open_tile(_flat(array)).reshape(array.shape)

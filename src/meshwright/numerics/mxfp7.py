@@ -43,13 +43,9 @@ class Blocks:
                 "mxfp7.quantise(x) pads with zeros"
             )
         if self.scale.shape != (*self.q.shape[:-1], self.q.shape[-1] // BLOCK):
-            raise NumericsError(
-                f"Blocks: got {found}; scale needs the shape of q with K // {BLOCK} as last axis"
-            )
+            raise NumericsError(f"Blocks: got {found}; scale needs the shape of q with K // {BLOCK} as last axis")
         if self.q.size and (self.q.min() < -64 or self.q.max() > 63):
-            raise NumericsError(
-                f"Blocks: q has elements from {self.q.min()} to {self.q.max()}; 7 bits hold -64 to 63"
-            )
+            raise NumericsError(f"Blocks: q has elements from {self.q.min()} to {self.q.max()}; 7 bits hold -64 to 63")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -62,22 +58,20 @@ def described(array: NDArray[Any]) -> str:
     return f"{array.dtype}[{', '.join(map(str, array.shape))}]"
 
 
-def fp16_bits(x: NDArray[Any], call: str, name: str) -> NDArray[np.uint16]:
-    """The bit patterns of operand `name` of `call`, contiguous.
+def fp16_array(x: NDArray[Any], call: str, name: str) -> FP16:
+    """Operand `name` of `call`, fp16 values or bits, contiguous.
 
     Raises `NumericsError` for another dtype or for an array without axes.
     """
     array: NDArray[Any] = np.asarray(x)
-    if array.dtype != np.float16 and array.dtype != np.uint16:
+    if array.dtype not in (np.dtype(np.float16), np.dtype(np.uint16)):
         raise NumericsError(
             f"{call}: `{name}` is {described(array)}; needed are fp16 values (float16) or their "
             f"bits (uint16): {name}.astype(np.float16) rounds to fp16"
         )
     if array.ndim == 0:
-        raise NumericsError(
-            f"{call}: `{name}` is {described(array)}; it needs an axis to block: {name}[None]"
-        )
-    return np.ascontiguousarray(array).view(np.uint16)
+        raise NumericsError(f"{call}: `{name}` is {described(array)}; it needs an axis to block: {name}[None]")
+    return np.ascontiguousarray(array)
 
 
 def padded(k: int) -> int:
@@ -91,7 +85,7 @@ def quantise(x: FP16, *, backend: str | None = None, threads: int | None = None)
     inf and NaN are ordinary values with exponent field 31, as in the machine.
     Raises `NumericsError` for another dtype.
     """
-    bits = fp16_bits(x, "quantise", "x")
+    bits = fp16_array(x, "quantise", "x").view(np.uint16)
     which = resolve(backend)
     *outer, k = bits.shape
     if which == "numpy":

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from meshwright.errors import NumericsError
 from meshwright.numerics import fp22
 from meshwright.numerics.backend import Backend, compiled, resolve, resolve_threads
-from meshwright.numerics.mxfp7 import FP16, Blocks, described, fp16_bits, padded, quantise
+from meshwright.numerics.mxfp7 import FP16, Blocks, described, fp16_array, padded, quantise
 from meshwright.numerics.twin import product as twin
 
 Operand = FP16 | Blocks
@@ -36,8 +36,8 @@ class _Pairing:
         return len(self.a_index), self.shape[-2], self.shape[-1]
 
 
-def _checked(operand: Operand, call: str, name: str) -> NDArray[np.uint16] | Blocks:
-    checked = operand if isinstance(operand, Blocks) else fp16_bits(operand, call, name)
+def _checked(operand: Operand, call: str, name: str) -> Operand:
+    checked = operand if isinstance(operand, Blocks) else fp16_array(operand, call, name)
     if len(checked.shape) < 2:
         raise NumericsError(
             f"{call}: `{name}` is {_named(checked)}; needed are rows by K, batch axes in front: "
@@ -46,13 +46,11 @@ def _checked(operand: Operand, call: str, name: str) -> NDArray[np.uint16] | Blo
     return checked
 
 
-def _named(operand: NDArray[np.uint16] | Blocks) -> str:
-    return (
-        f"Blocks[{', '.join(map(str, operand.shape))}]" if isinstance(operand, Blocks) else described(operand)
-    )
+def _named(operand: Operand) -> str:
+    return f"Blocks[{', '.join(map(str, operand.shape))}]" if isinstance(operand, Blocks) else described(operand)
 
 
-def _pair(call: str, a: NDArray[np.uint16] | Blocks, b: NDArray[np.uint16] | Blocks) -> _Pairing:
+def _pair(call: str, a: Operand, b: Operand) -> _Pairing:
     """How the batches of `a` and `b` go together; `NumericsError` when K or the batch axes don't."""
     found = f"{call}: `a` is {_named(a)}, `b` is {_named(b)}"
     k_a, k_b = a.shape[-1], b.shape[-1]
@@ -62,9 +60,7 @@ def _pair(call: str, a: NDArray[np.uint16] | Blocks, b: NDArray[np.uint16] | Blo
     if k_a != k_b:
         hint = ""
         if len(b.shape) == 2 and b.shape[0] == a.shape[-1]:
-            hint = (
-                f"; `b` is stored [N, K], so a product with b as it is written in algebra is {call}(a, b.T)"
-            )
+            hint = "; `b` is stored [N, K]: for the product a @ b of linear algebra hand in b.T"
         raise NumericsError(
             f"{found}: the last axes are the contraction and differ, {a.shape[-1]} and {b.shape[-1]}{hint}"
         )
@@ -92,7 +88,7 @@ def _start(call: str, start: NDArray[Any] | None, pairing: _Pairing) -> NDArray[
             f"{call}: `start` is {described(codes)}, the product is [{', '.join(map(str, pairing.shape))}]: "
             "every output continues its own resident code"
         )
-    return codes.reshape(pairing.flat_shape)
+    return np.ascontiguousarray(codes).reshape(pairing.flat_shape)
 
 
 def _three_axes(array: NDArray[Any]) -> NDArray[Any]:
@@ -114,18 +110,14 @@ def _codes(call: str, a: Operand, b: Operand, options: _Options) -> NDArray[np.u
     pairing = _pair(call, left, right)
     resident = _start(call, options.start, pairing)
     blocks_a, blocks_b = (
-        operand
-        if isinstance(operand, Blocks)
-        else quantise(operand, backend=options.backend, threads=options.threads)
+        operand if isinstance(operand, Blocks) else quantise(operand, backend=options.backend, threads=options.threads)
         for operand in (left, right)
     )
     entries_a = _three_axes(blocks_a.q), _three_axes(blocks_a.scale)
     entries_b = _three_axes(blocks_b.q), _three_axes(blocks_b.scale)
     indices = pairing.a_index, pairing.b_index
     if options.backend == "numpy":
-        return twin.matmul(entries_a, entries_b, indices, resident, pumped=options.pumped).reshape(
-            pairing.shape
-        )
+        return twin.matmul(entries_a, entries_b, indices, resident, pumped=options.pumped).reshape(pairing.shape)
     out = np.empty(pairing.flat_shape, dtype=np.uint32)
     module = compiled("_matrix")
     kernel = module.matmul_pumped if options.pumped else module.matmul
@@ -146,8 +138,8 @@ def matmul(
 
     Operands are fp16 values, fp16 bits or `Blocks`; batch axes broadcast; K is padded with zeros to blocks
     of 32. `start` `[..., M, N]` is the resident tile that is continued (a chained product); without it the
-    first block opens the tile. With K = 0 nothing is added: the result is `start`, or +0 everywhere. M, N or a
-    batch axis of 0 gives an empty result. `pumped` merges blocks 2j and 2j + 1 before rounding, as that
+    first block opens the tile. With K = 0 nothing is added: the result is `start`, or +0 everywhere. M, N or
+    a batch axis of 0 gives an empty result. `pumped` merges blocks 2j and 2j + 1 before rounding, as that
     variant of the machine does.
 
     Raises `NumericsError` for other dtypes, fewer than two axes, different K, batch axes that don't
@@ -171,16 +163,17 @@ def matmul_fp16(
     """
     call = "product.matmul_fp16"
     which = resolve(backend)
-    if isinstance(a, Blocks) or isinstance(b, Blocks) or start is not None or pumped or which == "numpy":
-        codes = _codes(call, a, b, _Options(start, pumped, which, threads))
+    left, right = _checked(a, call, "a"), _checked(b, call, "b")
+    separate = start is not None or pumped or which == "numpy"
+    if separate or isinstance(left, Blocks) or isinstance(right, Blocks):
+        codes = _codes(call, left, right, _Options(start, pumped, which, threads))
         return fp22.drain(codes, backend=which, threads=threads)
-    left, right = fp16_bits(a, call, "a"), fp16_bits(b, call, "b")
-    pairing = _pair(call, _checked(left, call, "a"), _checked(right, call, "b"))
+    pairing = _pair(call, left, right)
     out = np.empty(pairing.flat_shape, dtype=np.uint16)
     compiled("_matrix").matmul_fp16(
         which,
-        _three_axes(left),
-        _three_axes(right),
+        _three_axes(left.view(np.uint16)),
+        _three_axes(right.view(np.uint16)),
         pairing.a_index,
         pairing.b_index,
         out,
