@@ -14,6 +14,16 @@ from meshwright.machine.spec import MachineSpec
 _COMPLAINT: Final = re.compile(r"(?P<text>.*?)(?: - at `\$(?P<path>[^`]*)`)?", re.DOTALL)
 _STEP: Final = re.compile(r"\.(?P<name>\w+)|\[(?P<index>\d+)\]")
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
+_WORDS: Final = (
+    ("`object | null`", "a table"),
+    ("`object`", "a table"),
+    ("`array`", "an array"),
+    ("`int`", "a whole number"),
+    ("`float`", "a number"),
+    ("`str`", "text"),
+    ("`bool`", "true or false"),
+)
+"""What a schema check calls a type, and what people who write TOML call it."""
 _MISSING: Final = re.compile(r"Object missing required field `(?P<name>.*)`")
 
 
@@ -27,12 +37,12 @@ def explained(error: msgspec.ValidationError, raw: object) -> MachineKeyError:
     if unknown := _UNKNOWN.fullmatch(text):
         return MachineKeyError((*key, unknown["name"]), _unknown_key(unknown["name"], _keys_at(key, raw)))
     if missing := _MISSING.fullmatch(text):
-        return MachineKeyError((*key, missing["name"]), "this key is missing, and has no default")
+        return MachineKeyError((*key, missing["name"]), "this key is missing, and it has no default")
     return MachineKeyError(key, _wrong_value(text, key, raw))
 
 
 def _unknown_key(name: str, known: list[str]) -> str:
-    near = get_close_matches(name, known, n=1)
+    near = get_close_matches(name, known, n=1, cutoff=0.65)
     hint = f'. Did you mean "{near[0]}"?' if near else ""
     return f"unknown key; known here: {listed(known)}{hint}"
 
@@ -45,11 +55,19 @@ def _wrong_value(text: str, key: Key, raw: object) -> str:
         members = outer.types if isinstance(outer, inspect.UnionType) else ()
         allowed = [str(member.tag) for member in members if isinstance(member, inspect.StructType)]
     wanted = f"one of {listed(allowed)}" if allowed else text.removeprefix("Expected ").split(", got")[0]
+    for name, word in _WORDS:
+        wanted = wanted.replace(name, word)
     if isinstance(found, dict):
         return f"expected {wanted}, found a table"
     if isinstance(found, list):
         return f"expected {wanted}, found an array of {len(cast(list[object], found))}"
-    return f"expected {wanted}, found {found!r}"
+    return f"expected {wanted}, found {_shown(found)}"
+
+
+def _shown(found: object) -> str:
+    if isinstance(found, str):
+        return f'"{found}"'
+    return str(found).lower() if isinstance(found, bool) else str(found)
 
 
 def _value_at(key: Key, raw: object) -> object:

@@ -72,11 +72,11 @@ class MachineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         ]
         checks.check_groups(self.numerics, stated)
         checks.check_meshes(self.meshes, self.numerics, stated)
+        if self.maybe_address is not None:
+            checks.check_address(self.maybe_address, self.dram, self.meshes)
         checks.check_links(self.links, self.meshes, self.link_kinds)
         checks.check_topology(self.topology, self.links, self.meshes)
         checks.check_figures(self.dram, self.noc, self.clock)
-        if self.maybe_address is not None:
-            checks.check_address(self.maybe_address, self.dram, self.meshes)
 
     # Groups of figures that not every machine has.
 
@@ -245,6 +245,7 @@ class MachineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return msgspec.structs.replace(
             self,
             name=f"{self.name} without mesh {mesh}",
+            summary=f"{self.summary}; mesh {mesh} taken out",
             topology=topology,
             meshes=kept,
             links=tuple(link for link in self.links if mesh not in link.between),
