@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from meshwright.numerics.twin import fp22
 from meshwright.numerics.twin.mxfp7 import BLOCK
 
-_CHUNK: Final = 1 << 14
+_CHUNK: Final = 1 << 15
 """Outputs worked on at a time: a handful of float64 arrays of this size stay in a second-level cache."""
 _SHIFT_CAP: Final = 30
 
@@ -68,13 +68,10 @@ def _block_values(a: _Operand, b: _Operand, pumped: bool) -> Iterator[NDArray[np
         yield fp22.round_to_15_bits(_merged(a, b, block) if pair else _scaled(a, b, block))
 
 
-def _chunks(products: int, rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
-    """Slices over products and rows that cover all outputs, about `_CHUNK` at a time."""
+def _steps(rows: int, columns: int) -> tuple[int, int]:
+    """How many products and how many rows of each are worked on at a time, for about `_CHUNK` outputs."""
     rows_step = max(1, min(rows, _CHUNK // columns))
-    products_step = max(1, _CHUNK // (rows_step * columns)) if rows_step == rows else 1
-    for product in range(0, products, products_step):
-        for row in range(0, rows, rows_step):
-            yield slice(product, product + products_step), slice(row, row + rows_step)
+    return max(1, _CHUNK // (rows * columns)), rows_step
 
 
 def matmul(
@@ -95,11 +92,15 @@ def matmul(
     out = np.zeros((products, rows, columns), dtype=np.uint32) if start is None else start.copy()
     if out.size == 0 or qa.shape[2] == 0:
         return out
-    for which, some_rows in _chunks(products, rows, columns):
-        a = _Operand(qa[a_index[which], some_rows], sa[a_index[which], some_rows])
+    products_step, rows_step = _steps(rows, columns)
+    for product in range(0, products, products_step):
+        which = slice(product, product + products_step)
         b = _Operand(qb[b_index[which]], sb[b_index[which]])
-        tile = fp22.decode(out[which, some_rows])
-        for value in _block_values(a, b, pumped):
-            tile = fp22.add_values(tile, value)
-        out[which, some_rows] = fp22.code_of(tile)
+        for row in range(0, rows, rows_step):
+            some = slice(row, row + rows_step)
+            a = _Operand(qa[a_index[which], some], sa[a_index[which], some])
+            tile = fp22.decode(out[which, some])
+            for value in _block_values(a, b, pumped):
+                tile = fp22.add_values(tile, value)
+            out[which, some] = fp22.code_of(tile)
     return out
