@@ -1,0 +1,262 @@
+#include "product.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "fp22.h"
+#include "parallel.h"
+
+namespace meshwright {
+namespace {
+
+// Threads pay from about 100 microseconds of work on.
+constexpr std::size_t kWorthAThread = std::size_t{1} << 22;  // multiply-adds
+// Rows of A that stay in the second-level cache while the columns of B pass by.
+constexpr std::size_t kRowBlockBytes = 448 * 1024;
+
+std::size_t ceil_div(std::size_t value, std::size_t by) { return (value + by - 1) / by; }
+
+// Uninitialised memory on a 64-byte boundary.
+class Buffer {
+ public:
+  explicit Buffer(std::size_t bytes)
+      : data_(static_cast<std::uint8_t*>(::operator new(std::max<std::size_t>(bytes, 64), kAlignment))) {}
+  ~Buffer() { ::operator delete(data_, kAlignment); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  std::uint8_t* data() const { return data_; }
+
+ private:
+  static constexpr std::align_val_t kAlignment{64};
+  std::uint8_t* data_;
+};
+
+// Which batch entries the products use, each once, in a dense numbering.
+struct Used {
+  std::vector<std::size_t> entries;      // dense number -> batch entry
+  std::vector<std::size_t> number;       // batch entry -> dense number
+
+  Used(const std::int64_t* index, std::size_t count, std::size_t batch) : number(batch, SIZE_MAX) {
+    for (std::size_t t = 0; t < count; ++t) {
+      const auto entry = static_cast<std::size_t>(index[t]);
+      if (number[entry] == SIZE_MAX) {
+        number[entry] = entries.size();
+        entries.push_back(entry);
+      }
+    }
+  }
+};
+
+// Quantised rows [first, first + count) of one entry: those of the caller, or quantised into `q` and `scale`.
+QuantisedRow quantised_rows(const Kernels& kernels, const Operand& operand, std::size_t entry, std::size_t first,
+                            std::size_t count, std::int8_t* q, std::uint8_t* scale) {
+  const std::size_t row = entry * operand.rows + first;
+  const std::size_t width = operand.blocks * kBlock;
+  if (operand.q) return {operand.q + row * width, operand.scale + row * operand.blocks};
+  for (std::size_t i = 0; i < count; ++i) {
+    kernels.quantise_row(operand.fp16 + (row + i) * operand.k, operand.k, q + i * width, scale + i * operand.blocks);
+  }
+  return {q, scale};
+}
+
+// All used entries of one operand, packed panel after panel.
+class Packed {
+ public:
+  Packed(const Kernels& kernels, const Packing& packing, const Operand& operand, const Used& used, unsigned threads)
+      : panels_(ceil_div(operand.rows, packing.rows)),
+        panel_bytes_(ceil_div(packing.block_bytes * operand.blocks, 64) * 64),
+        buffer_(used.entries.size() * panels_ * panel_bytes_) {
+    const std::size_t width = operand.blocks * kBlock;
+    parallel_for(threads, used.entries.size() * panels_, [&](std::size_t i) {
+      const std::size_t first = (i % panels_) * packing.rows;
+      const std::size_t count = std::min(packing.rows, operand.rows - first);
+      // The quantised rows of one panel are used at once, so they needn't leave the first-level cache.
+      const Buffer scratch(operand.q ? 0 : packing.rows * (width + operand.blocks));
+      auto* q = reinterpret_cast<std::int8_t*>(scratch.data());
+      const QuantisedRow rows = quantised_rows(kernels, operand, used.entries[i / panels_], first, count, q,
+                                               scratch.data() + (operand.q ? 0 : packing.rows * width));
+      packing.pack(rows.q, width, rows.scale, operand.blocks, count, operand.blocks, buffer_.data() + i * panel_bytes_);
+    });
+  }
+
+  std::size_t panels() const { return panels_; }
+  const std::uint8_t* panel(std::size_t number, std::size_t i) const {
+    return buffer_.data() + (number * panels_ + i) * panel_bytes_;
+  }
+
+ private:
+  std::size_t panels_;
+  std::size_t panel_bytes_;
+  Buffer buffer_;
+};
+
+// Some row panels of A times one column panel of B.
+struct Strip {
+  const TileKernel& tile;
+  const Products& products;
+  std::size_t product;
+  std::size_t first_row, rows;
+  std::size_t first_column, columns;
+
+  std::size_t offset(std::size_t row) const {
+    return (product * products.a.rows + first_row + row) * products.b.rows + first_column;
+  }
+
+  void open(float* values) const {
+    if (!products.start) return;
+    for (std::size_t row = 0; row < rows; ++row) {
+      tile.codes_to_values(products.start + offset(row), values + row * tile.b.rows, columns);
+    }
+  }
+
+  void multiply(const Packed& a, std::size_t a_number, const std::uint8_t* b_panel, float* values) const {
+    const std::size_t blocks = products.a.blocks;
+    const std::size_t passes = ceil_div(blocks, tile.pass_blocks);
+    const std::size_t step = ceil_div(blocks, passes);
+    const std::size_t first_panel = first_row / tile.a.rows;
+    const std::size_t panels = ceil_div(rows, tile.a.rows);
+    for (std::size_t k = 0; k < blocks; k += step) {
+      const std::size_t count = std::min(step, blocks - k);
+      for (std::size_t panel = 0; panel < panels; ++panel) {
+        tile.run(a.panel(a_number, first_panel + panel) + k * tile.a.block_bytes, b_panel + k * tile.b.block_bytes,
+                 count, values + panel * tile.a.rows * tile.b.rows, k > 0 || products.start);
+      }
+    }
+  }
+
+  void close(const float* values) const {
+    for (std::size_t row = 0; row < rows; ++row) {
+      const float* from = values + row * tile.b.rows;
+      if (products.fp16) {
+        tile.values_to_fp16(from, products.fp16 + offset(row), columns);
+      } else {
+        tile.values_to_codes(from, products.codes + offset(row), columns);
+      }
+    }
+    if (products.start) redo_saturated();
+  }
+
+  // In float32 the sums neither flush nor saturate, which is exact but for one kind of starting code:
+  //  - a sum of a starting value and block values is zero or at least 2^-61 (a nonzero block value is a multiple of
+  //    2^-46, hence at least that; cancelling it takes an accumulator of exponent -47 or more, whose unit is 2^-61
+  //    or more), and FP22 reaches down to 2^-62;
+  //  - block values are below 2^41, less than half a unit of any accumulator from 2^57 on, so they never carry one
+  //    up to 2^64; but a starting code that is there already (E = 127) becomes the all-ones code at its first add.
+  void redo_saturated() const {
+    for (std::size_t row = 0; row < rows; ++row) {
+      for (std::size_t column = 0; column < columns; ++column) {
+        const std::uint32_t code = products.start[offset(row) + column];
+        if (((code >> 14) & 127) != 127) continue;
+        const std::size_t blocks = products.a.blocks;
+        const std::size_t a_row = static_cast<std::size_t>(products.a_index[product]) * products.a.rows + first_row + row;
+        const std::size_t b_row =
+            static_cast<std::size_t>(products.b_index[product]) * products.b.rows + first_column + column;
+        products.codes[offset(row) + column] = scalar_product(
+            {products.a.q + a_row * blocks * kBlock, products.a.scale + a_row * blocks},
+            {products.b.q + b_row * blocks * kBlock, products.b.scale + b_row * blocks}, blocks, code);
+      }
+    }
+  }
+};
+
+void multiply_tiles(const Kernels& kernels, const Products& p) {
+  const TileKernel& tile = *kernels.tile;
+  const Used a_used(p.a_index, p.count, p.a.batch);
+  const Used b_used(p.b_index, p.count, p.b.batch);
+  const std::size_t work = p.count * p.a.rows * p.b.rows * p.a.blocks * kBlock;
+  const unsigned threads = work < kWorthAThread ? 1 : p.threads;
+  const Packed a(kernels, tile.a, p.a, a_used, threads);
+  const Packed b(kernels, tile.b, p.b, b_used, threads);
+
+  const std::size_t pass = std::min(p.a.blocks, tile.pass_blocks);
+  std::size_t block_panels = std::max<std::size_t>(kRowBlockBytes / (pass * tile.a.block_bytes), 1);
+  // Equal row blocks rather than a small one at the end.
+  block_panels = ceil_div(a.panels(), ceil_div(a.panels(), block_panels));
+  const std::size_t row_blocks = ceil_div(a.panels(), block_panels);
+  parallel_for(threads, p.count * row_blocks * b.panels(), [&](std::size_t i) {
+    const std::size_t column_panel = i % b.panels();
+    const std::size_t first_panel = i / b.panels() % row_blocks * block_panels;
+    const std::size_t product = i / b.panels() / row_blocks;
+    const std::size_t panels = std::min(block_panels, a.panels() - first_panel);
+    const std::size_t first_row = first_panel * tile.a.rows;
+    const std::size_t first_column = column_panel * tile.b.rows;
+    const Strip strip{tile, p, product,
+                      first_row, std::min(panels * tile.a.rows, p.a.rows - first_row),
+                      first_column, std::min(tile.b.rows, p.b.rows - first_column)};
+    const Buffer buffer(panels * tile.a.rows * tile.b.rows * sizeof(float));
+    auto* values = reinterpret_cast<float*>(buffer.data());
+    if (p.start) std::memset(values, 0, panels * tile.a.rows * tile.b.rows * sizeof(float));
+    strip.open(values);
+    strip.multiply(a, a_used.number[static_cast<std::size_t>(p.a_index[product])],
+                   b.panel(b_used.number[static_cast<std::size_t>(p.b_index[product])], column_panel), values);
+    strip.close(values);
+  });
+}
+
+// The scalar product needs both operands quantised in memory.
+struct QuantisedOperand {
+  Buffer q;
+  Buffer scale;
+  Operand operand;
+
+  QuantisedOperand(const Kernels& kernels, const Operand& from, unsigned threads)
+      : q(from.q ? 0 : from.batch * from.rows * from.blocks * kBlock),
+        scale(from.q ? 0 : from.batch * from.rows * from.blocks),
+        operand(from) {
+    if (from.q) return;
+    operand.q = reinterpret_cast<std::int8_t*>(q.data());
+    operand.scale = scale.data();
+    parallel_for(threads, from.batch * from.rows, [&](std::size_t row) {
+      kernels.quantise_row(from.fp16 + row * from.k, from.k,
+                           reinterpret_cast<std::int8_t*>(q.data()) + row * from.blocks * kBlock,
+                           scale.data() + row * from.blocks);
+    });
+  }
+};
+
+template <typename Element>
+void multiply_elements(const Kernels& kernels, const Products& p, const Element& element) {
+  const std::size_t work = p.count * p.a.rows * p.b.rows * p.a.blocks * kBlock;
+  const unsigned threads = work < kWorthAThread / 16 ? 1 : p.threads;
+  const QuantisedOperand quantised_a(kernels, p.a, threads);
+  const QuantisedOperand quantised_b(kernels, p.b, threads);
+  const Operand& a = quantised_a.operand;
+  const Operand& b = quantised_b.operand;
+  parallel_for(threads, p.count * a.rows, [&](std::size_t i) {
+    const std::size_t a_row = static_cast<std::size_t>(p.a_index[i / a.rows]) * a.rows + i % a.rows;
+    const QuantisedRow row{a.q + a_row * a.blocks * kBlock, a.scale + a_row * a.blocks};
+    for (std::size_t column = 0; column < b.rows; ++column) {
+      const std::size_t b_row = static_cast<std::size_t>(p.b_index[i / a.rows]) * b.rows + column;
+      const std::size_t at = i * b.rows + column;
+      const std::uint32_t code = element(row, {b.q + b_row * b.blocks * kBlock, b.scale + b_row * b.blocks},
+                                         p.start ? p.start[at] : 0);
+      if (p.fp16) {
+        p.fp16[at] = fp22_drain(code);
+      } else {
+        p.codes[at] = code;
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void multiply(const Kernels& kernels, const Products& p) {
+  const std::size_t blocks = p.a.blocks;
+  if (blocks > 0 && kernels.tile) return multiply_tiles(kernels, p);
+  multiply_elements(kernels, p, [blocks](const QuantisedRow& a, const QuantisedRow& b, std::uint32_t start) {
+    return scalar_product(a, b, blocks, start);
+  });
+}
+
+void multiply_pumped(const Products& p) {
+  const std::size_t blocks = p.a.blocks;
+  multiply_elements(scalar_kernels(), p, [blocks](const QuantisedRow& a, const QuantisedRow& b, std::uint32_t start) {
+    return scalar_product_pumped(a, b, blocks, start);
+  });
+}
+
+}  // namespace meshwright
