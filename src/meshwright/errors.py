@@ -39,3 +39,7 @@ class DeviceError(MeshwrightError, RuntimeError):
 
 class UsageError(MeshwrightError, ValueError):
     """What a command was given can't be used; the command line prints it and exits with status 2."""
+
+
+class KernelError(MeshwrightError, ValueError):
+    """Operands that a kernel can't take, or a function that can't become one."""

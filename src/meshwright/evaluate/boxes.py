@@ -167,7 +167,9 @@ class Boxes:
         at = [np.broadcast_to(a, mask.shape)[mask] for a in self._at]
         if not at:
             return np.zeros(mask.sum(), dtype=np.int64)
-        flat: NDArray[np.int64] = np.ravel_multi_index(at, self.shape)
+        flat: NDArray[np.int64] = np.zeros(at[0].shape, dtype=np.int64)
+        for position, size in zip(at, self.shape, strict=True):
+            flat = flat * size + position
         return flat
 
     def overlapping(self) -> bool:

@@ -118,8 +118,8 @@ class Memory:
         for reader, touched in others:
             if np.intersect1d(mine, touched()).size:
                 raise EvaluationError(
-                    f"NoLiveOverwrite: stage s{stage} overwrites what s{reader} loads from {record.name!r}, and nothing "
-                    f"says which comes first: add the precedence (s{reader}, s{stage})"
+                    f"NoLiveOverwrite: stage s{stage} overwrites what s{reader} loads from {record.name!r}, and "
+                    f"nothing says which comes first: add the precedence (s{reader}, s{stage})"
                 )
 
     def _piece(self, tensor: TensorId, rank: int) -> _Piece:

@@ -50,7 +50,25 @@ def _named(operand: Operand) -> str:
     return f"Blocks[{', '.join(map(str, operand.shape))}]" if isinstance(operand, Blocks) else described(operand)
 
 
-def _pair(call: str, a: Operand, b: Operand) -> _Pairing:
+Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""For each of T products, which entry of `a` and which of `b` it takes."""
+
+
+def _stated(call: str, a: Operand, b: Operand, pairs: Pairs) -> _Pairing:
+    """The pairing that a caller states instead of broadcasting."""
+    a_index, b_index = (np.ascontiguousarray(index, dtype=np.int64) for index in pairs)
+    if len(a.shape) != 3 or len(b.shape) != 3 or a_index.ndim != 1 or a_index.shape != b_index.shape:
+        raise NumericsError(
+            f"{call}: `a` is {_named(a)}, `b` is {_named(b)}, `pairs` have shapes {a_index.shape} and {b_index.shape}; "
+            "with pairs both operands are [entries, rows, K], and both index arrays are [T]"
+        )
+    for name, index, count in (("a", a_index, a.shape[0]), ("b", b_index, b.shape[0])):
+        if index.size and not 0 <= int(index.min()) <= int(index.max()) < count:
+            raise NumericsError(f"{call}: pairs name entry {index.max()} of `{name}`, which has {count}")
+    return _Pairing(a_index, b_index, (len(a_index), a.shape[1], b.shape[1]))
+
+
+def _pair(call: str, a: Operand, b: Operand, pairs: Pairs | None) -> _Pairing:
     """How the batches of `a` and `b` go together; `NumericsError` when K or the batch axes don't."""
     found = f"{call}: `a` is {_named(a)}, `b` is {_named(b)}"
     k_a, k_b = a.shape[-1], b.shape[-1]
@@ -64,6 +82,8 @@ def _pair(call: str, a: Operand, b: Operand) -> _Pairing:
         raise NumericsError(
             f"{found}: the last axes are the contraction and differ, {a.shape[-1]} and {b.shape[-1]}{hint}"
         )
+    if pairs is not None:
+        return _stated(call, a, b, pairs)
     batch_a, batch_b = a.shape[:-2], b.shape[:-2]
     try:
         batch = np.broadcast_shapes(batch_a, batch_b)
@@ -100,6 +120,7 @@ def _three_axes(array: NDArray[Any]) -> NDArray[Any]:
 @dataclass(frozen=True)
 class _Options:
     start: NDArray[Any] | None
+    pairs: Pairs | None
     pumped: bool
     backend: Backend
     threads: int | None
@@ -107,7 +128,7 @@ class _Options:
 
 def _codes(call: str, a: Operand, b: Operand, options: _Options) -> NDArray[np.uint32]:
     left, right = _checked(a, call, "a"), _checked(b, call, "b")
-    pairing = _pair(call, left, right)
+    pairing = _pair(call, left, right, options.pairs)
     resident = _start(call, options.start, pairing)
     blocks_a, blocks_b = (
         operand if isinstance(operand, Blocks) else quantise(operand, backend=options.backend, threads=options.threads)
@@ -130,6 +151,7 @@ def matmul(
     b: Operand,
     *,
     start: NDArray[np.uint32] | None = None,
+    pairs: Pairs | None = None,
     pumped: bool = False,
     backend: str | None = None,
     threads: int | None = None,
@@ -139,13 +161,14 @@ def matmul(
     Operands are fp16 values, fp16 bits or `Blocks`; batch axes broadcast; K is padded with zeros to blocks
     of 32. `start` `[..., M, N]` is the resident tile that is continued (a chained product); without it the
     first block opens the tile. With K = 0 nothing is added: the result is `start`, or +0 everywhere. M, N or
-    a batch axis of 0 gives an empty result. `pumped` merges blocks 2j and 2j + 1 before rounding, as that
+    a batch axis of 0 gives an empty result. `pairs` states which entries of `a` `[A, M, K]` and `b` `[B, N, K]`
+    each of T products `[T, M, N]` takes, instead of broadcasting: each entry is quantised once. `pumped` merges blocks 2j and 2j + 1 before rounding, as that
     variant of the machine does.
 
     Raises `NumericsError` for other dtypes, fewer than two axes, different K, batch axes that don't
     broadcast, or a `start` of another shape.
     """
-    return _codes("product.matmul", a, b, _Options(start, pumped, resolve(backend), threads))
+    return _codes("product.matmul", a, b, _Options(start, pairs, pumped, resolve(backend), threads))
 
 
 def matmul_fp16(
@@ -153,6 +176,7 @@ def matmul_fp16(
     b: Operand,
     *,
     start: NDArray[np.uint32] | None = None,
+    pairs: Pairs | None = None,
     pumped: bool = False,
     backend: str | None = None,
     threads: int | None = None,
@@ -166,9 +190,9 @@ def matmul_fp16(
     left, right = _checked(a, call, "a"), _checked(b, call, "b")
     separate = start is not None or pumped or which == "numpy"
     if separate or isinstance(left, Blocks) or isinstance(right, Blocks):
-        codes = _codes(call, left, right, _Options(start, pumped, which, threads))
+        codes = _codes(call, left, right, _Options(start, pairs, pumped, which, threads))
         return fp22.drain(codes, backend=which, threads=threads)
-    pairing = _pair(call, left, right)
+    pairing = _pair(call, left, right, pairs)
     out = np.empty(pairing.flat_shape, dtype=np.uint16)
     compiled("_matrix").matmul_fp16(
         which,

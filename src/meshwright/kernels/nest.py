@@ -1,0 +1,88 @@
+"""Blocks of a result dealt over sites, and the boxes of the operands that go with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from meshwright.ir.pattern import Affine, Loop
+
+
+class Nest(Struct, frozen=True):
+    """A box of blocks of a result, walked in row-major order.
+
+    shape: of the result. box: elements a block has along each axis. first, count: along each axis the first block and
+    how many; blocks past the edge are read padded and stored cut.
+    """
+
+    shape: tuple[int, ...]
+    box: tuple[int, ...]
+    first: tuple[int, ...]
+    count: tuple[int, ...]
+
+    @classmethod
+    def over(cls, shape: Sequence[int], box: Sequence[int]) -> Nest:
+        """All blocks of a result of `shape`."""
+        count = tuple(math.ceil(size / b) for size, b in zip(shape, box, strict=True))
+        return cls(tuple(shape), tuple(box), (0,) * len(count), count)
+
+    def dealt(self, hands: int) -> Iterator[Nest]:
+        """The nest cut into at most `hands` consecutive parts along the axis that deals most evenly."""
+        if not self.count or 0 in self.count:
+            return
+        # The largest share decides when all are done; the outermost axis wins a tie, to keep shares contiguous.
+        axis = min(range(len(self.count)), key=lambda a: (math.ceil(self.count[a] / hands) / self.count[a], a))
+        share = math.ceil(self.count[axis] / hands)
+        for start in range(0, self.count[axis], share):
+            size = min(share, self.count[axis] - start)
+            first = tuple(f + start if a == axis else f for a, f in enumerate(self.first))
+            count = tuple(size if a == axis else c for a, c in enumerate(self.count))
+            yield Nest(self.shape, self.box, first, count)
+
+    def pattern(
+        self, axes: Sequence[int | None], sizes: Sequence[int], inner: Sequence[tuple[int, int]] = ()
+    ) -> Affine:
+        """The boxes of an operand of shape `sizes` that go with this nest's blocks.
+
+        axes: for each operand axis the result axis it runs along; None for one that the result hasn't got (then the
+        whole axis is in the box, unless `inner` says otherwise). An axis of size 1 is broadcast. inner: (operand axis,
+        elements a block) pairs of a further innermost loop along an axis of the operand: a contraction.
+        """
+        blocked = dict(inner)
+        offset, box = self._corner(axes, sizes, blocked)
+        loops = [
+            Loop(count, tuple(self._stride(axis, a, size) for a, size in zip(axes, sizes, strict=True)))
+            for axis, count in enumerate(self.count)
+        ]
+        for operand_axis, elements in inner:
+            stride = tuple(elements if a == operand_axis else 0 for a in range(len(sizes)))
+            loops.append(Loop(math.ceil(sizes[operand_axis] / elements), stride))
+        return Affine(tuple(offset), tuple(box), tuple(loops), pad=0.0 if self._ragged(axes, sizes, blocked) else None)
+
+    def _corner(
+        self, axes: Sequence[int | None], sizes: Sequence[int], blocked: dict[int, int]
+    ) -> tuple[list[int], list[int]]:
+        offset: list[int] = []
+        box: list[int] = []
+        for position, (axis, size) in enumerate(zip(axes, sizes, strict=True)):
+            runs = axis is not None and not (size == 1 and self.shape[axis] != 1)
+            offset.append(self.first[axis] * self.box[axis] if axis is not None and runs else 0)
+            box.append(self.box[axis] if axis is not None and runs else blocked.get(position, size))
+        return offset, box
+
+    def _stride(self, loop_axis: int, axis: int | None, size: int) -> int:
+        broadcast = size == 1 and self.shape[loop_axis] != 1
+        return self.box[loop_axis] if axis == loop_axis and not broadcast else 0
+
+    def _ragged(self, axes: Sequence[int | None], sizes: Sequence[int], blocked: dict[int, int]) -> bool:
+        for position, (axis, size) in enumerate(zip(axes, sizes, strict=True)):
+            if axis is None:
+                ragged = size % blocked.get(position, size or 1) != 0
+            else:
+                broadcast = size == 1 and self.shape[axis] != 1
+                ragged = not broadcast and (self.first[axis] + self.count[axis]) * self.box[axis] > size
+            if ragged:
+                return True
+        return False
