@@ -1,0 +1,69 @@
+// The MXFP7 quantiser and the elementwise kernels with AVX-512.
+#include <immintrin.h>
+
+#include "fp22_loops.h"
+#include "kernels_avx512.h"
+#include "quantise_block.h"
+
+namespace meshwright {
+namespace {
+
+// Unsigned maximum of 32 words.
+inline std::uint32_t peak_of(__m512i magnitude) {
+  const __m256i half = _mm256_max_epu16(_mm512_castsi512_si256(magnitude), _mm512_extracti64x4_epi64(magnitude, 1));
+  const __m128i quarter = _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+  // The processor finds a minimum in one instruction; the complement of the magnitudes makes it the maximum.
+  const __m128i least = _mm_minpos_epu16(_mm_xor_si128(quarter, _mm_set1_epi16(-1)));
+  return static_cast<std::uint32_t>(~_mm_cvtsi128_si32(least)) & 0xFFFFu;
+}
+
+inline void quantise_block(__m512i x, std::int8_t* q, std::uint8_t* scale) {
+  const __m512i magnitude = _mm512_and_si512(x, _mm512_set1_epi16(0x7FFF));
+  const BlockScale chosen = block_scale(peak_of(magnitude));
+  *scale = chosen.field;
+  // Exponent field, at least 1, and significand with its leading one where the field isn't zero.
+  const __m512i field = _mm512_srli_epi16(magnitude, 10);
+  const __mmask32 normal = _mm512_test_epi16_mask(field, field);
+  const __m512i exponent = _mm512_max_epu16(field, _mm512_set1_epi16(1));
+  const __m512i fraction = _mm512_and_si512(magnitude, _mm512_set1_epi16(1023));
+  const __m512i significand = _mm512_mask_add_epi16(fraction, normal, fraction, _mm512_set1_epi16(1024));
+  // The rule shifts P = significand * reciprocal right by sh = 37 + es - e >= 16, and adds its bit sh - 1. So only
+  // P >> 15 matters, the high half of (2 significand) * reciprocal, which is below 2^8: shift that by sh - 16 and
+  // halve with rounding, which is an average with zero. A shift past 15 gives zero here as in the rule.
+  const __m512i top = _mm512_mulhi_epu16(_mm512_add_epi16(significand, significand),
+                                         _mm512_set1_epi16(static_cast<short>(chosen.reciprocal)));
+  const __m512i shift = _mm512_sub_epi16(_mm512_set1_epi16(static_cast<short>(21 + chosen.exponent)), exponent);
+  const __m512i rounded = _mm512_avg_epu16(_mm512_srlv_epi16(top, shift), _mm512_setzero_si512());
+  const __m512i capped = _mm512_min_epu16(rounded, _mm512_set1_epi16(63));
+  const __m512i signed_value =
+      _mm512_mask_sub_epi16(capped, _mm512_movepi16_mask(x), _mm512_setzero_si512(), capped);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), _mm512_cvtepi16_epi8(signed_value));
+}
+
+}  // namespace
+
+void avx512_quantise_row(const std::uint16_t* x, std::size_t k, std::int8_t* q, std::uint8_t* scale) {
+  std::size_t start = 0;
+  for (; start + kBlock <= k; start += kBlock) quantise_block(_mm512_loadu_si512(x + start), q + start, scale++);
+  if (start < k) {
+    const auto rest = static_cast<__mmask32>((std::uint64_t{1} << (k - start)) - 1);
+    quantise_block(_mm512_maskz_loadu_epi16(rest, x + start), q + start, scale);
+  }
+}
+
+void avx512_values_to_codes(const float* values, std::uint32_t* codes, std::size_t n) {
+  loop_values_to_codes(values, codes, n);
+}
+void avx512_codes_to_values(const std::uint32_t* codes, float* values, std::size_t n) {
+  loop_codes_to_values(codes, values, n);
+}
+void avx512_values_to_fp16(const float* values, std::uint16_t* out, std::size_t n) {
+  loop_values_to_fp16(values, out, n);
+}
+
+const Kernels& avx512_kernels() {
+  static const Kernels kernels{Isa::avx512, avx512_quantise_row, loop_add, loop_drain, &kTileAvx512};
+  return kernels;
+}
+
+}  // namespace meshwright
