@@ -1,0 +1,5 @@
+"""The `meshwright` command."""
+
+from meshwright.cli.app import app, main
+
+__all__ = ["app", "main"]

@@ -1,0 +1,54 @@
+"""The command `meshwright`: its options, and which function each subcommand runs."""
+
+from typing import Annotated
+
+import typer
+
+from meshwright.cli import bench, doctor, machines
+from meshwright.cli.failures import reported
+from meshwright.cli.versions import version
+
+_EXAMPLES = """
+[bold]First steps[/bold]
+
+  meshwright doctor                         what runs here, and why
+  meshwright doctor --golden tests/golden   are these the machine's bits?
+  meshwright machines ktpu-v13p             four meshes in a chain, drawn
+
+Exit status: 1 a check says no, 2 the request is refused, 70 a defect.
+"""
+
+app = typer.Typer(
+    name="meshwright",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    # `failures.reported` does this, without the frames.
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"meshwright {version()}")
+        raise typer.Exit
+
+
+@app.callback(epilog=_EXAMPLES)
+def _options(  # pyright: ignore[reportUnusedFunction]
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Tensor programs over the meshes of an accelerator: stated, checked, and evaluated bit for bit."""
+
+
+app.command("doctor")(reported(doctor.doctor))
+app.command("machines")(reported(machines.machines))
+app.add_typer(bench.group, name="bench")
+
+
+def main() -> None:
+    """Entry point of the `meshwright` command."""
+    app()
