@@ -164,12 +164,9 @@ class Boxes:
     def touched(self) -> NDArray[np.int64]:
         """Flat indices of every element touched inside the array, int64, repeats included."""
         mask = self._mask()
-        at = [np.broadcast_to(a, mask.shape)[mask] for a in self._at]
-        if not at:
-            return np.zeros(mask.sum(), dtype=np.int64)
-        flat: NDArray[np.int64] = np.zeros(at[0].shape, dtype=np.int64)
-        for position, size in zip(at, self.shape, strict=True):
-            flat = flat * size + position
+        flat: NDArray[np.int64] = np.zeros(int(mask.sum()), dtype=np.int64)
+        for at, size in zip(self._at, self.shape, strict=True):
+            flat = flat * size + np.broadcast_to(at, mask.shape)[mask]
         return flat
 
     def overlapping(self) -> bool:

@@ -64,8 +64,15 @@ _STORAGE: Final[dict[ElementType, np.dtype[Any]]] = {
 class RealArithmetic:
     """float64 throughout; whole numbers are int64."""
 
-    name: Final = "real"
-    drained: Final = ElementType.F32
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return "real"
+
+    @property
+    def drained(self) -> ElementType:
+        """Nothing is rounded on the way out of a sum."""
+        return ElementType.F32
 
     def ingest(self, values: Array, format: ElementType) -> Array:
         """As float64 (int64 for whole numbers); any real dtype is taken, so unrounded values can be given as well."""

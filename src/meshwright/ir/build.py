@@ -65,6 +65,14 @@ class GraphBuilder:
         self._buffers.append(buffer)
         return BufferId(len(self._buffers) - 1)
 
+    def place(self, buffer: BufferId) -> Site:
+        """Where a buffer added before is."""
+        return self._buffers[buffer].site
+
+    def block(self, buffer: BufferId) -> tuple[int, ...]:
+        """The block shape of a buffer added before."""
+        return self._buffers[buffer].block
+
     def group(self, sender: Site, low: tuple[int, int], high: tuple[int, int]) -> GroupId:
         """A multicast rectangle, corners included, with its sender."""
         self._groups.append(Group(sender, low, high))

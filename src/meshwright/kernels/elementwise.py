@@ -14,7 +14,7 @@ from meshwright.ir.expression import Expr, Operand, as_expr, type_fault
 from meshwright.ir.ids import BufferId, StageId
 from meshwright.ir.linearity import is_linear_in
 from meshwright.ir.operation import Generic
-from meshwright.kernels.kernel import Piece, Shaped, UnitKind
+from meshwright.kernels.kernel import Contraction, Piece, Shaped, UnitKind
 from meshwright.kernels.nest import Nest
 from meshwright.kernels.placement import Placement
 
@@ -41,6 +41,10 @@ class Elementwise(Struct, frozen=True):
         """Axes line up from the last one; nothing is mixed."""
         rank = max(len(o.shape) for o in operands)
         return tuple(tuple(range(rank - len(o.shape), rank)) for o in operands)
+
+    def contractions(self, operands: Sequence[Shaped]) -> tuple[Contraction, ...]:
+        """None: nothing is folded."""
+        return ()
 
     def linear_in(self, together: frozenset[int], operands: Sequence[Shaped]) -> bool:
         """As the expression is."""

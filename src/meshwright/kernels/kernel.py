@@ -10,6 +10,7 @@ from msgspec import Struct
 from meshwright.ir.build import GraphBuilder
 from meshwright.ir.formats import ElementType
 from meshwright.ir.ids import StageId, TensorId
+from meshwright.ir.pool import Pool
 from meshwright.kernels.placement import Placement
 
 UnitKind = Literal["matrix", "vector", "mover"]
@@ -35,6 +36,16 @@ class Piece(Struct, frozen=True):
     rank: int
     shape: tuple[int, ...]
     ready: tuple[StageId, ...] = ()
+
+
+class Contraction(Struct, frozen=True):
+    """One axis of every operand that is folded away together: slices of it give partial results in `pool`.
+
+    axes: for each operand its axis, None for an operand that hasn't got it.
+    """
+
+    axes: tuple[int | None, ...]
+    pool: Pool
 
 
 class Kernel(Protocol):
@@ -64,6 +75,10 @@ class Kernel(Protocol):
         None: elements along that axis are mixed, so that a slice of it can't be worked on alone. Axes of size 1 that
         are broadcast may name their result axis.
         """
+        ...
+
+    def contractions(self, operands: Sequence[Shaped]) -> tuple[Contraction, ...]:
+        """Axes whose slices may be worked on alone, if the results are folded afterwards."""
         ...
 
     def linear_in(self, together: frozenset[int], operands: Sequence[Shaped]) -> bool:

@@ -10,11 +10,11 @@ from msgspec import Struct
 from meshwright.errors import KernelError
 from meshwright.ir.build import GraphBuilder
 from meshwright.ir.expression import Operand
-from meshwright.ir.ids import BufferId, StageId
+from meshwright.ir.ids import BufferId, StageId, TensorId
 from meshwright.ir.operation import Generic, Matmul, Unit, combine
 from meshwright.ir.pool import Pool
 from meshwright.ir.records import AllReduce, Site
-from meshwright.kernels.kernel import Piece, Shaped, UnitKind
+from meshwright.kernels.kernel import Contraction, Piece, Shaped, UnitKind
 from meshwright.kernels.nest import Nest
 from meshwright.kernels.placement import Placement
 
@@ -61,6 +61,11 @@ class MatrixProduct(Struct, frozen=True):
         leading = tuple(range(rank - 2))
         b_leading = leading if len(operands[1].shape) > 2 else ()
         return (*leading, rank - 2, None), (*b_leading, rank - 1, None)
+
+    def contractions(self, operands: Sequence[Shaped]) -> tuple[Contraction, ...]:
+        """K of both: a slice of it on each rank gives partial sums."""
+        a, b = operands
+        return (Contraction((len(a.shape) - 1, len(b.shape) - 1), Pool.SUM),)
 
     def linear_in(self, together: frozenset[int], operands: Sequence[Shaped]) -> bool:
         """In each operand while the other is fixed."""
@@ -120,38 +125,55 @@ def _operands(
     return fifo_a, fifo_b, Matmul((m, n, k), math.ceil(a.shape[-1] / k), b_transposed=True)
 
 
-def emit_summed(
-    builder: GraphBuilder,
-    placements: Sequence[Placement],
-    operands: Sequence[tuple[Piece, Piece]],
-    additions: Sequence[tuple[int, int]],
-    result: Piece,
-    tile: tuple[int, int, int],
-) -> tuple[StageId, ...]:
-    """A product whose contraction is split over ranks, summed in their accumulators.
+class ResidentShare(Struct, frozen=True):
+    """The part of a product that one cluster keeps in its accumulator: its output blocks and the buffer."""
 
-    placements, operands: one a rank, each with its slice of K. additions: pairs (from, to) of ranks, in the order in
-    which the sum moves: the tile of `from` is added into the resident tile of `to`; the last `to` holds the sum and drains it
-    into `result`. Raises `PlacementError` for a tile that the accumulator can't hold.
+    nest: Nest
+    buffer: BufferId
+
+
+def emit_opened(
+    builder: GraphBuilder,
+    placement: Placement,
+    operands: Sequence[Piece],
+    shape: Sequence[int],
+    tile: tuple[int, int, int],
+    hands: int,
+) -> tuple[ResidentShare, ...]:
+    """A product (of `shape`) that stays in accumulators: every block is opened, summed over this chip's K, and waits.
+
+    hands: over how many matrix units the blocks are dealt; the same on every chip whose sums are to meet.
+    Raises `PlacementError` for a tile that the accumulator can't hold.
     """
-    for placement in placements:
-        placement.check_tile(tile)
-    root = additions[-1][1] if additions else 0
-    units = [p.matrix_sites() for p in placements]
-    hands = min(map(len, units))
+    placement.check_tile(tile)
+    shares: list[ResidentShare] = []
+    for nest, site in zip(result_nest(shape, tile).dealt(hands), placement.matrix_sites(), strict=False):
+        a, b, op = _operands(builder, placement, nest, site, tile, operands)
+        accumulator = builder.accumulator(site, tile[:2])
+        builder.compute(op, (a, b), (accumulator,))
+        shares.append(ResidentShare(nest, accumulator))
+    return tuple(shares)
+
+
+def emit_added(
+    builder: GraphBuilder, result: TensorId, into: Sequence[ResidentShare], arriving: Sequence[ResidentShare]
+) -> None:
+    """Every resident block of `arriving` is sent and added into the one of `into`, in that accumulator."""
+    fold = combine(2, 2, Pool.SUM, Unit.ACCUMULATOR)
+    for mine, theirs in zip(into, arriving, strict=True):
+        kind = AllReduce(Pool.SUM, result, fold)
+        builder.stage(kind, (mine.buffer, theirs.buffer), (mine.buffer,))
+
+
+def emit_drained(
+    builder: GraphBuilder, placement: Placement, resident: Sequence[ResidentShare], result: Piece
+) -> tuple[StageId, ...]:
+    """The sums leave their accumulators, are rounded to the machine's value format and stored."""
     stores: list[StageId] = []
-    for number, share in enumerate(result_nest(result.shape, tile).dealt(hands)):
-        resident: list[BufferId] = []
-        for placement, sites, pieces in zip(placements, units, operands, strict=True):
-            a, b, op = _operands(builder, placement, share, sites[number], tile, pieces)
-            resident.append(builder.accumulator(sites[number], tile[:2]))
-            builder.compute(op, (a, b), (resident[-1],))
-        fold = combine(2, 2, Pool.SUM, Unit.ACCUMULATOR)
-        for source, target in additions:
-            kind = AllReduce(Pool.SUM, result.tensor, fold)
-            builder.stage(kind, (resident[target], resident[source]), (resident[target],))
-        out = builder.fifo(units[root][number], tile[:2], placements[root].value_format)
-        builder.compute(Generic.elementwise(Operand(0), 1, 2), (resident[root],), (out,))
-        pattern = share.pattern(range(len(result.shape)), result.shape)
+    for share in resident:
+        site, block = builder.place(share.buffer), builder.block(share.buffer)
+        out = builder.fifo(site, block, placement.value_format)
+        builder.compute(Generic.elementwise(Operand(0), 1, 2), (share.buffer,), (out,))
+        pattern = share.nest.pattern(range(len(result.shape)), result.shape)
         stores.append(builder.store(result.tensor, pattern, out, result.rank))
     return tuple(stores)

@@ -162,8 +162,8 @@ def matmul(
     of 32. `start` `[..., M, N]` is the resident tile that is continued (a chained product); without it the
     first block opens the tile. With K = 0 nothing is added: the result is `start`, or +0 everywhere. M, N or
     a batch axis of 0 gives an empty result. `pairs` states which entries of `a` `[A, M, K]` and `b` `[B, N, K]`
-    each of T products `[T, M, N]` takes, instead of broadcasting: each entry is quantised once. `pumped` merges blocks 2j and 2j + 1 before rounding, as that
-    variant of the machine does.
+    each of T products `[T, M, N]` takes, instead of broadcasting: each entry is quantised once. `pumped` merges
+    blocks 2j and 2j + 1 before rounding, as that variant of the machine does.
 
     Raises `NumericsError` for other dtypes, fewer than two axes, different K, batch axes that don't
     broadcast, or a `start` of another shape.

@@ -1,0 +1,1 @@
+"""The four-mesh FPGA card: its arithmetic, its units and what they hold."""

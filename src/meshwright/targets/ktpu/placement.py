@@ -1,0 +1,117 @@
+"""One mesh of the card as kernels see it: clusters, vector cores, and what their memories hold."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from msgspec import Struct
+
+from meshwright.errors import MachineError, PlacementError
+from meshwright.ir.formats import ElementType
+from meshwright.ir.ids import ChipId
+from meshwright.ir.records import Site
+from meshwright.machine import MachineSpec
+
+_FIELD: Final = 255
+"""gm, gn and nk are fields of 8 bits, and wrap silently past them."""
+_ROWS, _COLUMNS = 64, 128
+
+
+class KtpuPlacement(Struct, frozen=True):
+    """Mesh `chip` of `machine`. Sites, tiles and blocks come from the machine's description."""
+
+    machine: MachineSpec
+    chip: int
+
+    @property
+    def value_format(self) -> ElementType:
+        """Values in DRAM are fp16: what clusters read and drain."""
+        return ElementType.F16
+
+    @property
+    def lane_format(self) -> ElementType:
+        """Between two operations of a vector core."""
+        return ElementType.E8M15
+
+    @property
+    def resident_sums(self) -> bool:
+        """A drain can add into the resident tile of a cluster on another mesh."""
+        return True
+
+    @property
+    def has_vector_units(self) -> bool:
+        """Whether the mesh has a vector core."""
+        return self.machine.has(self.chip, "VC")
+
+    def matrix_sites(self) -> tuple[Site, ...]:
+        """The clusters."""
+        return self._sites("MG")
+
+    def vector_sites(self) -> tuple[Site, ...]:
+        """The vector cores."""
+        return self._sites("VC")
+
+    def mover_site(self) -> Site:
+        """The memory agent, or the first memory port of a mesh that states none."""
+        mesh = self.machine.mesh(self.chip)
+        x, y = mesh.agent if mesh.agent is not None else mesh.ports[0]
+        return Site(ChipId(self.chip), x, y)
+
+    def _sites(self, unit: str) -> tuple[Site, ...]:
+        try:
+            return tuple(Site(ChipId(self.chip), x, y) for x, y in self.machine.coords(self.chip, unit))
+        except MachineError as error:
+            raise PlacementError(str(error)) from None
+
+    def matmul_tile(self, m: int, n: int, k: int) -> tuple[int, int, int]:
+        """Up to 64 x 128 outputs, narrower where that gives every cluster a share, and as much K as a bank holds."""
+        rows = min(_ROWS, _up(m, 4))
+        columns = min(_COLUMNS, _up(n, 4))
+        clusters = self.machine.count("MG", self.chip)
+        while columns > LEAST_COLUMNS and math.ceil(m / rows) * math.ceil(n / columns) < clusters:
+            columns = max(LEAST_COLUMNS, _up(columns // 2, 4))
+        entries = self.machine.cluster.l1_entries
+        blocks = max(1, entries * 4 // max(rows, columns))
+        return rows, columns, 32 * min(blocks, _FIELD, max(1, math.ceil(k / 32)))
+
+    def check_tile(self, tile: tuple[int, int, int]) -> None:
+        """Against L1, the accumulator, the sub-tile and block sizes, and the instruction's fields."""
+        m, n, k = tile
+        cluster = self.machine.cluster
+        asked = f"matmul tile {m} x {n} x {k} on {self.machine.name}"
+        if m < 1 or n < 1 or k < 1 or m % 4 or n % 4 or k % 32:
+            raise PlacementError(
+                f"{asked}: a cluster works on sub-tiles of 4 x 4 and blocks of 32 along K; the nearest legal tile is "
+                f"{_up(max(m, 1), 4)} x {_up(max(n, 1), 4)} x {_up(max(k, 1), 32)}"
+            )
+        tiles = (m // 4) * (n // 4)
+        if tiles > cluster.accumulator_tiles:
+            raise PlacementError(
+                f"{asked}: it has {tiles} sub-tiles, and the accumulator holds {cluster.accumulator_tiles}; "
+                f"{m} x {max(4, cluster.accumulator_tiles * 16 // m // 4 * 4)} fits"
+            )
+        for side, size in (("A", m), ("B", n)):
+            entries = (size // 4) * (k // 32)
+            if entries > cluster.l1_entries:
+                fits = max(1, cluster.l1_entries // (size // 4)) * 32
+                raise PlacementError(
+                    f"{asked}: its {side} block takes {entries} L1 entries, and a bank holds {cluster.l1_entries}; "
+                    f"K blocks of {fits} fit"
+                )
+        if max(m // 4, n // 4, k // 32) > _FIELD:
+            raise PlacementError(f"{asked}: sub-tiles and K blocks along an axis are 8-bit fields, {_FIELD} at most")
+
+    def vector_elements(self, blocks: int) -> int:
+        """Of a vector core's L1, as much as it is safe to use, shared by two deep FIFOs of `blocks` blocks."""
+        core = self.machine.vector_core
+        words = core.l1_safe_words // (2 * blocks)
+        return max(1, min(words * LANES_A_WORD, core.walk_words * LANES_A_WORD))
+
+
+LEAST_COLUMNS: Final = 16
+LANES_A_WORD: Final = 16
+
+
+def _up(value: int, multiple: int) -> int:
+    return math.ceil(value / multiple) * multiple
