@@ -10,7 +10,7 @@ namespace meshwright::lane {
 
 using Bits = std::uint32_t;
 
-// The order of these two is known to meshwright/numerics/lane_program.py, which passes them as integers.
+// The order of these two is known to meshwright/numerics/lane_instructions.py, which passes them as integers.
 enum Op {
   kMov, kNeg, kAbs, kAdd, kSub, kMul, kFma, kFnma, kMax, kMin, kSel, kExp2, kLog2, kInv, kRsqrt,
   kRoundFp16, kRoundFp32, kLt, kGt, kEq, kOps

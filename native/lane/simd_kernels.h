@@ -82,8 +82,13 @@ struct Simd {
 
   static I mul(I a, I b) {
     const I bits = V::as_int(V::mul(V::as_float(a), V::as_float(b)));
-    if (V::any(V::abnormal(bits))) return exact(a, b, set(0));
-    return round_up(bits);  // the zero addend's sticky bit
+    const I rounded = round_up(bits);  // up: the zero addend's sticky bit
+    const M abnormal = V::abnormal(bits);
+    if (!V::any(abnormal)) return rounded;
+    const M zero = V::either(is_zero(magnitude(a)), is_zero(magnitude(b)));
+    const M settled = V::both(zero, is_zero(magnitude(bits)));
+    if (V::any(V::both(abnormal, V::negate(settled)))) return exact(a, b, set(0));
+    return V::keep_unless(zero, rounded);
   }
 
   static I fma(I a, I b, I c) {
