@@ -30,7 +30,7 @@ class Matmul(Operation, frozen=True, tag="matmul"):
 
     block: (m, n, k): `a` blocks are (m, k), `b` blocks (k, n) or, with `b_transposed`, (n, k).
     contraction_blocks: how many pairs of blocks make one output block (m, n).
-    b_transposed: `b` is stored [N][K].
+    b_transposed: `b` is stored `[N][K]`.
     bias: a buffer with one block an output block, (1, n) or (m, n), added after the sum.
     spill: a buffer that the partial sum is written to and read back from after every pair but the last, at that
         buffer's format: what a machine does whose accumulator can't hold the sum.
