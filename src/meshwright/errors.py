@@ -43,3 +43,7 @@ class UsageError(MeshwrightError, ValueError):
 
 class KernelError(MeshwrightError, ValueError):
     """Operands that a kernel can't take, or a function that can't become one."""
+
+
+class PlanError(MeshwrightError, ValueError):
+    """A plan whose steps have no sound order."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final, TypeVar
 
+import numpy as np
+
 from meshwright.errors import EvaluationError
 from meshwright.ir.expression import (
     Binary,
@@ -66,7 +68,7 @@ _CASTS: Final = {ElementType.F16: "round_fp16", ElementType.F32: "round_fp32", E
 
 def code_of(value: float) -> int:
     """The lane word nearest to a constant. An immediate is a raw word of 24 bits, so the nearest one can be had."""
-    return int(lane.from_fp32([value], backend="numpy")[0])
+    return int(lane.from_fp32(np.float32(value), backend="numpy")[()])
 
 
 @lru_cache(maxsize=1024)

@@ -1,0 +1,124 @@
+"""`Sharded`: a value over the meshes of a group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from meshwright.errors import SplitError
+from meshwright.evaluate.arithmetic import Array
+from meshwright.ir.formats import ElementType
+from meshwright.ir.spec import Spec
+from meshwright.kernels.kernel import Shaped
+from meshwright.runtime.device import Tensor
+
+
+class Ranks(Struct, frozen=True, eq=False):
+    """The ranks of one group, by identity: which mesh each is, on a grid of the given extents."""
+
+    machine: str
+    meshes: tuple[int, ...]
+    grid: tuple[int, ...]
+
+    def __str__(self) -> str:
+        shape = "x".join(map(str, self.grid))
+        return f"{self.machine} meshes {', '.join(map(str, self.meshes))}" + (f" as {shape}" if self.grid[1:] else "")
+
+
+class Sharded(Struct, frozen=True, eq=False):
+    """A value whose pieces are on the meshes of a group.
+
+    shape: of the whole value. format: of its elements. specs: how the pieces relate, one for each axis of the rank
+    grid. parts: one piece a rank. name: what messages call it.
+    """
+
+    ranks: Ranks
+    shape: tuple[int, ...]
+    format: ElementType
+    specs: tuple[Spec, ...]
+    parts: tuple[Tensor, ...]
+    name: str = ""
+
+    @property
+    def spec(self) -> Spec:
+        """The spec, where ranks form a line; `SplitError` on a grid of ranks, which has one an axis."""
+        if len(self.specs) != 1:
+            raise SplitError(f"{self} is over a grid of ranks: it has {len(self.specs)} specs, read .specs")
+        return self.specs[0]
+
+    @property
+    def shaped(self) -> Shaped:
+        """Logical shape and element type."""
+        return Shaped(self.shape, self.format)
+
+    @property
+    def local(self) -> tuple[int, ...]:
+        """The shape of one piece."""
+        shape = self.shape
+        for spec, count in zip(self.specs, self.ranks.grid, strict=True):
+            shape = spec.local(shape, count)
+        return shape
+
+    @property
+    def meshes(self) -> tuple[int, ...]:
+        """The meshes that hold pieces, in rank order."""
+        return self.ranks.meshes
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether pieces are contributions that have not been folded yet."""
+        return any(spec.partial is not None for spec in self.specs)
+
+    def part(self, rank: int) -> Tensor:
+        """The piece of one rank; `SplitError` for a rank that isn't there."""
+        if not 0 <= rank < len(self.parts):
+            raise SplitError(f"{self} has ranks 0 to {len(self.parts) - 1}; {rank} was asked for")
+        return self.parts[rank]
+
+    def numpy(self) -> Array:
+        """The whole value, fetched and put together; `SplitError` for a partial."""
+        if self.is_partial:
+            raise SplitError(
+                f"{self} can't be read: its pieces are summands that nobody has added yet, and any one of them looks "
+                "like a result. Reduce it first: group.reduce(value), or compute it with matmul_chain_reduce"
+            )
+        whole: NDArray[Any] | None = None
+        for rank, place in enumerate(self.places()):
+            piece = self.parts[rank].numpy()
+            if whole is None:
+                whole = np.empty(self.shape, piece.dtype)
+            whole[place] = piece
+        assert whole is not None
+        return whole
+
+    def places(self) -> tuple[tuple[slice, ...], ...]:
+        """For each rank, the part of the whole value that its piece is."""
+        found: list[tuple[slice, ...]] = []
+        for rank in range(len(self.parts)):
+            place = [slice(0, size) for size in self.shape]
+            shape = self.shape
+            position = np.unravel_index(rank, self.ranks.grid)
+            for spec, count, at in zip(self.specs, self.ranks.grid, position, strict=True):
+                shape = spec.local(shape, count)
+                if spec.axis is not None:
+                    start = place[spec.axis].start + int(at) * shape[spec.axis]
+                    place[spec.axis] = slice(start, start + shape[spec.axis])
+            found.append(tuple(place))
+        return tuple(found)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        if copy is False:
+            raise ValueError(f"{self} is on several meshes; reading it always copies")
+        values = self.numpy()
+        return values if dtype is None else values.astype(dtype)
+
+    def __str__(self) -> str:
+        how = " x ".join(map(str, self.specs))
+        named = f"{self.name} " if self.name else ""
+        return f"{named}{self.shaped} {how} on meshes {', '.join(map(str, self.meshes))}"
+
+    def __repr__(self) -> str:
+        return f"<Sharded {self}>"
