@@ -175,7 +175,8 @@ def immediate(value: float) -> int:
 
 def decode(codes: npt.ArrayLike, *, backend: str | None = None) -> npt.NDArray[np.float64]:
     """The numbers that codes stand for, as float64."""
-    return to_fp32(codes, backend=backend).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN among them
+        return to_fp32(codes, backend=backend).astype(np.float64)
 
 
 def reduce(
@@ -223,8 +224,8 @@ def _reduce(
         raise NumericsError(f"{call}: no format {name!r}; formats: fp16, fp32, e8, fp22")
     if (y is not None) != (kind == "dot"):
         raise NumericsError(f"{call}: " + ("`y` was not given" if kind == "dot" else "`y` is for dot only"))
-    left = np.ascontiguousarray(as_bits(f"{call}: `x`", x, name))
-    right = left if y is None else np.ascontiguousarray(as_bits(f"{call}: `y`", y, name))
+    left = as_bits(f"{call}: `x`", x, name)
+    right = left if y is None else as_bits(f"{call}: `y`", y, name)
     if left.ndim == 0 or left.shape[-1] == 0 or left.shape[-1] % LANES:
         raise NumericsError(
             f"{call}: `x` is {list(left.shape)}; the last axis must be a multiple of {LANES}: "
@@ -235,7 +236,8 @@ def _reduce(
     chosen = resolve(backend)
     if chosen == "numpy":
         return twin.reduce(kind, load_twin(f"{call}: `x`", left, name), load_twin(f"{call}: `y`", right, name))
-    return _reduce_compiled(call, kind, (left, right), name, (chosen, resolve_threads(threads)))
+    operands = (np.ascontiguousarray(left), np.ascontiguousarray(right))
+    return _reduce_compiled(call, kind, operands, name, (chosen, resolve_threads(threads)))
 
 
 def _reduce_compiled(

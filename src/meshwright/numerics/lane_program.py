@@ -107,7 +107,7 @@ def as_bits(where: str, operand: npt.ArrayLike, name: InputFormat) -> npt.NDArra
         accepted = (np.float32, np.uint32)
     else:
         accepted = (np.uint32,)
-    if array.dtype not in accepted:
+    if array.dtype.newbyteorder("=") not in accepted:
         kinds = " or ".join(np.dtype(kind).name for kind in accepted)
         raise NumericsError(f"{where} is {array.dtype.name}{list(array.shape)}; its format {name} takes {kinds}")
     if not array.dtype.isnative:
