@@ -81,7 +81,7 @@ def fp16_of_kind(kind, seed, *shape):
     sign = (random.integers(0, 2, shape) << 15).astype(np.uint16)
     match kind:
         case "wide":
-            values = np.ldexp(values, random.integers(-24, 15, shape))
+            values = np.ldexp(values, random.integers(-24, 14, shape)).clip(-65504, 65504)
         case "bits":
             return random.integers(0, 1 << 16, shape).astype(np.uint16)
         case "field 31":

@@ -42,19 +42,18 @@ def compiled(name: Literal["_matrix", "_lane"]) -> ModuleType:
     """The compiled module `name`, for a caller that `resolve` gave a compiled backend."""
     module = native(name)
     if module is None:
-        raise NumericsError(
-            f"meshwright.numerics.{name} is not installed; backend='numpy' gives the same bits"
-        )
+        raise NumericsError(f"meshwright.numerics.{name} is not installed; backend='numpy' gives the same bits")
     return module
 
 
 @cache
 def available() -> tuple[Backend, ...]:
     """Backends that run here, slowest first; `numpy` always does."""
-    matrix = native("_matrix")
-    if matrix is None or native("_lane") is None:
+    matrix, lane = native("_matrix"), native("_lane")
+    if matrix is None or lane is None:
         return ("numpy",)
-    return ("numpy", *cast("list[Backend]", getattr(matrix, "supported", list)()))
+    in_both = cast("list[Backend]", [name for name in matrix.supported() if name in lane.supported()])
+    return ("numpy", *in_both)
 
 
 def resolve(backend: str | None = None) -> Backend:

@@ -62,7 +62,8 @@ class DirectoryResult:
 
 
 def _read(path: Path) -> Arrays:
-    with np.load(path, allow_pickle=False) as file:
+    # Opened here, because numpy leaves a file open that turns out not to be an archive.
+    with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
 
 

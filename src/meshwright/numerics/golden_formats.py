@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ Groups = dict[str, dict[str, NDArray[Any]]]
 _ONE_E8M15: Final = 127 << 15
 _REDUCTIONS: Final = ("sum", "max", "min", "sumsq", "dot", "expsum")
 _LANES: Final = 16
+_COMPARISONS: Final[Mapping[str, Literal["lt", "gt", "eq"]]] = {"CMPLT": "lt", "CMPGT": "gt", "CMPEQ": "eq"}
 
 
 @dataclass(frozen=True)
@@ -243,11 +244,11 @@ def _accumulator(arrays: Arrays, backend: str) -> Iterator[Pair]:
 
 def _convert(arrays: Arrays, backend: str) -> Iterator[Pair]:
     conversions: dict[str, tuple[str, Callable[[NDArray[Any]], NDArray[Any]]]] = {
-        "f16_to_e8": ("f16", lane.from_fp16),
-        "e8_to_f16": ("e8", lambda e8: lane.to_fp16(_codes(e8))),
-        "f32_to_e8": ("f32", lane.from_fp32),
-        "e8_to_f32": ("e8", lambda e8: lane.to_fp32(_codes(e8))),
-        "acc22_to_e8": ("acc22", lambda acc22: lane.from_fp22(_codes(acc22))),
+        "f16_to_e8": ("f16", lambda f16: lane.from_fp16(f16, backend=backend)),
+        "e8_to_f16": ("e8", lambda e8: _bits(lane.to_fp16(_codes(e8), backend=backend))),
+        "f32_to_e8": ("f32", lambda f32: lane.from_fp32(f32, backend=backend)),
+        "e8_to_f32": ("e8", lambda e8: lane.to_fp32(_codes(e8), backend=backend).view(np.uint32)),
+        "acc22_to_e8": ("acc22", lambda acc22: lane.from_fp22(_codes(acc22), backend=backend)),
         "acc22_to_f16": ("acc22", lambda acc22: _bits(fp22.drain(_codes(acc22), backend=backend))),
     }
     for result, (source, convert) in conversions.items():
@@ -273,8 +274,8 @@ def _reduce(arrays: Arrays, backend: str) -> Iterator[Pair]:
 def _alu(arrays: Arrays, backend: str) -> Iterator[Pair]:
     for group, case in _groups(arrays, "vector_alu"):
         a, b, c = (_codes(case[operand]) for operand in ("a", "b", "c"))
-        if group.startswith("CMP"):
-            holds = lane.compare(group.removeprefix("CMP").lower(), a, b, backend=backend)
+        if group in _COMPARISONS:
+            holds = lane.compare(_COMPARISONS[group], a, b, backend=backend)
             yield np.where(holds, _ONE_E8M15, 0), case["out"]
         else:
             holds = np.zeros(a.shape, dtype=bool)

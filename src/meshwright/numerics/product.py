@@ -140,6 +140,8 @@ def _codes(call: str, a: Operand, b: Operand, options: _Options) -> NDArray[np.u
     if options.backend == "numpy":
         return twin.matmul(entries_a, entries_b, indices, resident, pumped=options.pumped).reshape(pairing.shape)
     out = np.empty(pairing.flat_shape, dtype=np.uint32)
+    if out.size == 0:
+        return out.reshape(pairing.shape)
     module = compiled("_matrix")
     kernel = module.matmul_pumped if options.pumped else module.matmul
     kernel(options.backend, *entries_a, *entries_b, *indices, resident, out, resolve_threads(options.threads))
@@ -194,6 +196,8 @@ def matmul_fp16(
         return fp22.drain(codes, backend=which, threads=threads)
     pairing = _pair(call, left, right, pairs)
     out = np.empty(pairing.flat_shape, dtype=np.uint16)
+    if out.size == 0:
+        return out.reshape(pairing.shape).view(np.float16)
     compiled("_matrix").matmul_fp16(
         which,
         _three_axes(left.view(np.uint16)),

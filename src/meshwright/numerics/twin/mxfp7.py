@@ -88,9 +88,7 @@ def unpack_words(words: NDArray[np.uint8]) -> tuple[NDArray[np.int8], NDArray[np
     """The elements `[R, K]` and scale fields `[R, K // 32]` of `pack_words`; scales as in the first word."""
     groups, blocks = words.shape[:2]
     bits = np.unpackbits(words[..., 4:], axis=-1, bitorder="little")
-    low = np.packbits(
-        bits.reshape(groups, blocks, 4, _WORD_ROWS, _WORD_COLUMNS, 7), axis=-1, bitorder="little"
-    )
+    low = np.packbits(bits.reshape(groups, blocks, 4, _WORD_ROWS, _WORD_COLUMNS, 7), axis=-1, bitorder="little")
     # Bit 6 is the sign of a 7-bit element: shift it to the top of a byte and back arithmetically.
     signed = (low[..., 0] << 1).view(np.int8) >> 1
     signed = signed.transpose(0, 3, 1, 2, 4)[:, ::-1, :, :, ::-1]
