@@ -36,7 +36,7 @@ class MeshGroup:
         if len(set(meshes)) != len(meshes):
             raise SplitError(f"a group of meshes {tuple(meshes)} names one twice; a mesh is one rank")
         self.machine = card.machine
-        self.ranks = Ranks(card.machine.name, tuple(meshes), (len(meshes),))
+        self.ranks = Ranks(card.machine.name, tuple(meshes), (len(meshes),), object())
         self.arithmetic = arithmetic
         self.devices = {mesh: Device(card, mesh, arithmetic) for mesh in meshes}
         self.crossed: LinkBytes = {}
@@ -95,13 +95,20 @@ class MeshGroup:
         """Equal slices along `axis`, one a mesh, in rank order."""
         return self.put(values, Spec.on(axis, np.ndim(values)), name)
 
+    def put_like(self, other: Sharded, values: ArrayLike, name: str = "") -> Sharded:
+        """The whole value on every mesh that has a piece of `other`."""
+        self._own(other, "other")
+        array, element = _element(np.asarray(values))
+        parts = tuple(self.devices[mesh].put(array, element) for mesh in other.meshes)
+        return Sharded(other.ranks, array.shape, element, (COPIED,) * len(other.specs), parts, name)
+
     # Plans
 
     def plan_matmul(self, a: Sharded, b: Sharded, tile: tuple[int, int, int] | None = None) -> Plan:
         """`a @ b.T` where a reading needs no data moved; runs nothing. Raises `SplitError` where none does."""
         self._own(a, "a")
         self._own(b, "b")
-        return plan_kernel(self.machine, self.ranks, MatrixProduct(tile), (a, b), ("a", "b"))
+        return plan_kernel(self.machine, self.meshes, MatrixProduct(tile), (a, b), ("a", "b"))
 
     def plan_each(self, kernel: Kernel | Callable[..., Any], *values: Sharded) -> Plan:
         """The kernel (or a Python function over elements) on every rank's pieces; runs nothing.
@@ -110,21 +117,23 @@ class MeshGroup:
         """
         known = _kernel(kernel)
         names = [f"operand {i}" if len(values) > 1 else "the operand" for i in range(len(values))]
+        if not values:
+            raise SplitError(f"{known.name} on nothing: each takes the values to work on")
         for value, name in zip(values, names, strict=True):
             self._own(value, name)
-        return plan_kernel(self.machine, self.ranks, known, values, names)
+        return plan_kernel(self.machine, self.meshes, known, values, names)
 
     def plan_matmul_chain_reduce(self, a: Sharded, b: Sharded, tile: tuple[int, int, int] | None = None) -> Plan:
         """`a @ b.T` with the contraction split, summed in the accumulators along the chain of ranks; runs nothing."""
         self._own(a, "a")
         self._own(b, "b")
-        return plan_chain(self.machine, self.ranks, (a, b), tile)
+        return plan_chain(self.machine, (a, b), tile)
 
     # Running
 
     def run(self, plan: Plan, progress: Progress | None = None) -> Sharded:
         """Runs a plan; the only place that says when."""
-        if plan.ranks is not self.ranks:
+        if plan.ranks.owner is not self.ranks.owner:
             raise SplitError(f"this plan is for {plan.ranks}, another group; plan it with this one")
         graph = graph_of(plan)
         crossed = link_bytes(graph, self.machine)
@@ -135,7 +144,7 @@ class MeshGroup:
             self.crossed[link] = self.crossed.get(link, 0) + count
         self.graphs_run += 1
         slot = plan.slots[plan.into]
-        ranks = self.ranks if slot.meshes == self.ranks.meshes else Ranks(self.machine.name, slot.meshes, slot.grid)
+        ranks = Ranks(self.machine.name, slot.meshes, slot.grid, self.ranks.owner)
         return Sharded(ranks, slot.shaped.shape, slot.shaped.format, slot.specs, made[name])
 
     def matmul(self, a: Sharded, b: Sharded, tile: tuple[int, int, int] | None = None) -> Sharded:
@@ -147,16 +156,16 @@ class MeshGroup:
         return self.run(self.plan_each(kernel, *values))
 
     def matmul_chain_reduce(self, a: Sharded, b: Sharded, tile: tuple[int, int, int] | None = None) -> Sharded:
-        """Plans and runs `a @ b.T` with K split, summed along the chain of meshes; the last one has the result."""
+        """Plans and runs `a @ b.T` with K split, summed along the meshes; the last one has the result."""
         return self.run(self.plan_matmul_chain_reduce(a, b, tile))
 
     def _own(self, value: Any, name: str) -> None:
         if not isinstance(value, Sharded):
             raise SplitError(
-                f"`{name}` is a {type(value).__name__}; a value over meshes belongs here, and how it is spread is yours "
-                f"to state: group.copy({name}) or group.split({name}, axis=...)"
+                f"`{name}` is a {type(value).__name__}; a value over meshes belongs here, and how it is spread "
+                f"is yours to state: group.copy({name}) or group.split({name}, axis=...)"
             )
-        if value.ranks is not self.ranks:
+        if value.ranks.owner is not self.ranks.owner:
             raise SplitError(
                 f"`{name}` ({value}) belongs to another group ({value.ranks}); this one is {self.ranks}. "
                 "Read it and put it here: group.copy(value.numpy())"
@@ -197,7 +206,7 @@ def _element(values: NDArray[Any]) -> tuple[NDArray[Any], ElementType]:
         halves = values.astype(np.float16)
     if not np.isfinite(halves).all():
         raise SplitError(
-            f"values up to {np.abs(values).max():g} don't fit f16, which ends at 65504 and here has no "
-            "infinities; scale them first"
+            f"values up to {np.abs(values).max():g} don't fit f16, which ends at 65504 and here has "
+            "no infinities; scale them first"
         )
     return halves, ElementType.F16

@@ -24,9 +24,10 @@ def _inputs(values: Sequence[Sharded], names: Sequence[str]) -> list[Slot]:
 
 
 def plan_kernel(
-    machine: MachineSpec, ranks: Ranks, kernel: Kernel, values: Sequence[Sharded], names: Sequence[str]
+    machine: MachineSpec, hosts: Sequence[int], kernel: Kernel, values: Sequence[Sharded], names: Sequence[str]
 ) -> Plan:
-    """The kernel on every rank's pieces; where a mesh lacks the unit, on another's, with the pieces copied there."""
+    """The kernel on every rank's pieces; where a mesh lacks the unit, on one of `hosts`, with its pieces copied."""
+    ranks = _same_ranks(kernel.name, values, names)
     specs = result_specs(kernel, values, names)
     shaped = kernel.result([v.shaped for v in values])
     slots = _inputs(values, names)
@@ -35,7 +36,7 @@ def plan_kernel(
     steps: list[Step] = []
     moved: list[str] = []
     for rank, mesh in enumerate(ranks.meshes):
-        node = host_of(machine, kernel, mesh, ranks.meshes)
+        node = host_of(machine, kernel, mesh, hosts)
         args = [Ref(i, rank) for i in range(len(values))]
         after: list[int] = []
         if node != mesh:
@@ -45,6 +46,18 @@ def plan_kernel(
         steps.append(Step(rank, kernel, tuple(args), Ref(into, rank), node, tuple(after)))
     reason = _reason(kernel, values, names, specs)
     return Plan(machine, ranks, tuple(values), tuple(slots), tuple(steps), into, "; ".join([reason, *moved]))
+
+
+def _same_ranks(what: str, values: Sequence[Sharded], names: Sequence[str]) -> Ranks:
+    first = values[0].ranks
+    for value, name in zip(values, names, strict=True):
+        if not value.ranks.alike(first):
+            raise SplitError(
+                f"{what}: `{values[0].name or names[0]}` is on meshes {', '.join(map(str, first.meshes))} and "
+                f"`{value.name or name}` on {', '.join(map(str, value.meshes))}; every rank needs a piece of both. "
+                "Bring one to where the other is: group.broadcast(...)"
+            )
+    return first
 
 
 def _copied_over(slots: list[Slot], steps: list[Step], args: Sequence[Ref], node: int, rank: int) -> list[Ref]:
@@ -84,7 +97,6 @@ def _reason(kernel: Kernel, values: Sequence[Sharded], names: Sequence[str], spe
 
 def plan_chain(
     machine: MachineSpec,
-    ranks: Ranks,
     values: tuple[Sharded, Sharded],
     tile: tuple[int, int, int] | None,
 ) -> Plan:
@@ -95,6 +107,7 @@ def plan_chain(
     """
     a, b = values
     kernel = MatrixProduct(tile)
+    ranks = _same_ranks("matmul_chain_reduce", values, ("a", "b"))
     shaped = kernel.result([a.shaped, b.shaped])
     if len(ranks.meshes) == 1:
         raise SplitError("matmul_chain_reduce over one mesh has nothing to add up; matmul gives the whole product")

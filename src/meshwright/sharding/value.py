@@ -17,11 +17,19 @@ from meshwright.runtime.device import Tensor
 
 
 class Ranks(Struct, frozen=True, eq=False):
-    """The ranks of one group, by identity: which mesh each is, on a grid of the given extents."""
+    """Ranks of one group: which mesh each is, on a grid of the given extents.
+
+    owner: the group, by identity; a value belongs to the group that made it.
+    """
 
     machine: str
     meshes: tuple[int, ...]
     grid: tuple[int, ...]
+    owner: object
+
+    def alike(self, other: Ranks) -> bool:
+        """Whether both are the same meshes of the same group in the same order."""
+        return self.owner is other.owner and self.meshes == other.meshes and self.grid == other.grid
 
     def __str__(self) -> str:
         shape = "x".join(map(str, self.grid))

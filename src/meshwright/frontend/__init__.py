@@ -1,0 +1,1 @@
+"""Models come in here."""
