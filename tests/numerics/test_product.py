@@ -66,6 +66,17 @@ def test_the_largest_dot_product(pumped, backend):
     assert product.matmul(a, b, pumped=pumped, backend=backend).tolist() == model_of(a, b, pumped=pumped)
 
 
+@pytest.mark.parametrize("apart", range(11, 16))
+def test_a_pumped_pair_is_aligned_until_nothing_is_left(apart, backend):
+    # The largest product has 25 bits: shifted by 24 one is left, by 26 none.
+    scales = np.array([[7, 7 + 8 * apart, 7 + 8 * apart, 7]], dtype=np.uint8)
+    q = np.full((1, 128), -64, np.int8)
+    q[:, 32:96] = np.arange(64) % 2
+    a = mxfp7.Blocks(q, scales)
+    for b in (a, mxfp7.Blocks(np.maximum(-q, -63).clip(-63, 63), scales)):
+        assert product.matmul(a, b, pumped=True, backend=backend).tolist() == model_of(a, b, pumped=True)
+
+
 def test_blocks_that_cancel_leave_plus_zero(backend):
     random = np.random.default_rng(12)
     half_a, half_b = blocks_of(random, 10, 64, np.r_[100:200]), blocks_of(random, 18, 64, np.r_[100:200])
