@@ -65,6 +65,10 @@ class GraphBuilder:
         self._buffers.append(buffer)
         return BufferId(len(self._buffers) - 1)
 
+    def element_type(self, tensor: TensorId) -> ElementType:
+        """The element type of a tensor added before."""
+        return self._tensors[tensor].format
+
     def place(self, buffer: BufferId) -> Site:
         """Where a buffer added before is."""
         return self._buffers[buffer].site

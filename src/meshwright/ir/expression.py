@@ -11,8 +11,11 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
+from meshwright.errors import GraphError
 from meshwright.ir.formats import ElementType
+from meshwright.ir.nesting import MOST_DEPTH, nesting_fault
 
 
 class UnaryOp(StrEnum):
@@ -48,11 +51,12 @@ PREDICATE_OPS = frozenset({BinaryOp.AND, BinaryOp.OR})
 
 
 class Special(StrEnum):
-    """Constants that JSON has no number for."""
+    """Constants that JSON has no number for, and the zero that equals the other one but isn't it."""
 
     INFINITY = "inf"
     NEGATIVE_INFINITY = "-inf"
     NAN = "nan"
+    NEGATIVE_ZERO = "-0.0"
 
 
 class Node(Struct, frozen=True, forbid_unknown_fields=True, tag_field="node"):
@@ -93,14 +97,29 @@ class Operand(Node, frozen=True, tag="operand"):
 
 
 class Constant(Node, frozen=True, tag="constant"):
-    """The same number everywhere; a machine rounds it into its working format."""
+    """The same number everywhere; a machine rounds it into its working format.
+
+    value: any float; those that have a name in `Special` are kept by it, so that equal constants are the same one.
+    """
 
     value: float | Special
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.value, Special):
+            force_setattr(self, "value", _canonical(float(self.value)))
 
     @property
     def number(self) -> float:
         """The value as a float."""
         return float(self.value.value) if isinstance(self.value, Special) else float(self.value)
+
+
+def _canonical(value: float) -> float | Special:
+    if math.isnan(value):
+        return Special.NAN
+    if math.isinf(value):
+        return Special.INFINITY if value > 0 else Special.NEGATIVE_INFINITY
+    return Special.NEGATIVE_ZERO if value == 0 and math.copysign(1.0, value) < 0 else value
 
 
 class Unary(Node, frozen=True, tag="unary"):
@@ -150,11 +169,7 @@ def as_expr(value: Expr | Node | float) -> Expr:
         return value
     if isinstance(value, Node):
         raise TypeError(f"{type(value).__name__} is not an expression node")
-    if math.isnan(value):
-        return Constant(Special.NAN)
-    if math.isinf(value):
-        return Constant(Special.INFINITY if value > 0 else Special.NEGATIVE_INFINITY)
-    return Constant(float(value))
+    return Constant(value)
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
@@ -177,8 +192,16 @@ def is_predicate(expr: Expr) -> bool:
     return isinstance(expr, Unary) and expr.op is UnaryOp.NOT
 
 
+def size_fault(expr: Expr) -> str | None:
+    """Why the tree is too deep or too large for a graph, or None where it isn't."""
+    return nesting_fault(expr, children)
+
+
 def walk(expr: Expr) -> Iterator[Expr]:
-    """Every distinct node, each after the nodes below it."""
+    """Every distinct node, each after the nodes below it. Raises `GraphError` for a tree that has a `size_fault`."""
+    fault = size_fault(expr)
+    if fault is not None:
+        raise GraphError(f"an expression {fault}")
     seen: set[Expr] = set()
     stack: list[tuple[Expr, bool]] = [(expr, False)]
     while stack:
@@ -251,21 +274,29 @@ _INFIX = {
 
 
 def show(expr: Expr) -> str:
-    """The tree as people write it: `($0 * 0.5) + $1`."""
+    """The tree as people write it: `($0 * 0.5) + $1`; what is deeper than a graph may hold is left out as `...`."""
+    return _show(expr, MOST_DEPTH)
+
+
+def _show(expr: Expr, levels: int) -> str:
+    if not levels:
+        return "..."
+    below: list[str] = []
+    for child in children(expr):  # A comprehension would take a second frame a level.
+        below.append(_show(child, levels - 1))
     match expr:
         case Operand(index):
             return f"${index}"
         case Constant():
             return f"{expr.number:.9g}"
-        case Unary(op, a):
-            return f"{op.value}({show(a)})"
-        case Cast(a, format_):
-            return f"{format_.value}({show(a)})"
-        case Binary(op, a, b) if op in _INFIX:
-            return f"({show(a)} {_INFIX[op]} {show(b)})"
-        case Binary(op, a, b):
-            return f"{op.value}({show(a)}, {show(b)})"
-        case MultiplyAdd(a, b, c):
-            return f"multiply_add({show(a)}, {show(b)}, {show(c)})"
-        case Select(p, a, b):
-            return f"select({show(p)}, {show(a)}, {show(b)})"
+        case Binary(op) if op in _INFIX:
+            return f"({below[0]} {_INFIX[op]} {below[1]})"
+        case Unary(op) | Binary(op):
+            name = op.value
+        case Cast(_, format_):
+            name = format_.value
+        case MultiplyAdd():
+            name = "multiply_add"
+        case Select():
+            name = "select"
+    return f"{name}({', '.join(below)})"

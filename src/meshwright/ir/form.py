@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from meshwright.errors import GraphError, SplitError
+from meshwright.ir.expression import size_fault
 from meshwright.ir.graph import Graph
 from meshwright.ir.ids import BufferId, StageId
 from meshwright.ir.operation import Generic, Matmul, Permute, Reduce
@@ -52,7 +53,7 @@ def faults(graph: Graph) -> tuple[Fault, ...]:
     dangling = tuple(_dangling(graph))
     if dangling:
         return dangling
-    found = [*_table_faults(graph), *_sharing_faults(graph)]
+    found = [*size_faults(graph), *_table_faults(graph), *_sharing_faults(graph)]
     if found:
         return tuple(found)
     for index, stage in enumerate(graph.stages):
@@ -83,6 +84,23 @@ def _dangling(graph: Graph) -> Iterator[Fault]:
             )
 
 
+def size_faults(graph: Graph) -> Iterator[Fault]:
+    """Expressions and scalar programs that are nested too deeply or too large to be hashed, compared or printed."""
+    for index, stage in enumerate(graph.stages):
+        texts: list[str | None] = []
+        match stage.kind:
+            case Compute(Generic(exprs)) | AllReduce(combine=Generic(exprs)):
+                texts = [size_fault(expr) for expr in exprs]
+            case Compute(Matmul(epilogue=epilogue)) if epilogue is not None:
+                texts = [size_fault(epilogue)]
+            case Scalar(body):
+                texts = [body.size_fault()]
+            case _:
+                pass
+        what = "a scalar program" if isinstance(stage.kind, Scalar) else "an expression"
+        yield from (Fault("Shapes", StageId(index), f"{what} {text}") for text in texts if text is not None)
+
+
 def _table_faults(graph: Graph) -> Iterator[Fault]:
     for name, count in Counter(t.name for t in graph.tensors).items():
         if count > 1 or not name:
@@ -91,7 +109,12 @@ def _table_faults(graph: Graph) -> Iterator[Fault]:
         yield from (Fault("Shapes", None, f"tensor t{index} {tensor.name!r}: {t}") for t in _tensor_faults(tensor))
     for index, buffer in enumerate(graph.buffers):
         if not buffer.block or min(buffer.block) < 1 or buffer.elements > MOST_BLOCKS:
-            yield Fault("Shapes", None, f"buffer b{index}: block shape {buffer.block} must have sizes of at least 1")
+            yield Fault(
+                "Shapes",
+                None,
+                f"buffer b{index}: block shape {buffer.block} must have axes, sizes of at least 1 and at most "
+                f"{MOST_BLOCKS} elements",
+            )
         if buffer.depth < 1:
             yield Fault("Shapes", None, f"buffer b{index}: depth {buffer.depth} must be at least 1")
     for index, group in enumerate(graph.groups):
@@ -150,11 +173,19 @@ def _stage_faults(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:
             f"its inputs are at {', '.join(sorted({str(b.site) for b in ins}))}; a stage runs at one site",
         )
         return
+    if isinstance(stage.kind, (Compute, Scalar)) and len({b.site for b in (*ins, *outs)}) > 1:
+        there = ", ".join(sorted({str(b.site) for b in outs} - {str(graph.site(stage))}))
+        yield (
+            "Ports",
+            f"it runs at {graph.site(stage)} and puts blocks at {there}; only a multicast or an AllReduce moves blocks "
+            "between sites",
+        )
+        return
     match stage.kind:
         case Load():
             yield from _load_faults(graph, stage.kind, stage, outs)
         case Recv():
-            if ins or len(outs) != 1 or outs[0].site not in graph.groups[stage.kind.group].sites:
+            if ins or len(outs) != 1 or not graph.groups[stage.kind.group].holds(outs[0].site):
                 yield (
                     "Ports",
                     f"a Recv has no inputs and one output, at a site of g{stage.kind.group}'s rectangle",
@@ -193,7 +224,7 @@ def _load_faults(graph: Graph, load: Load, stage: Stage, outs: list[Buffer]) -> 
         block = outs[0]
     else:
         group = graph.groups[load.multicast]
-        inside = group.sender in group.sites
+        inside = group.holds(group.sender)
         if len(outs) != int(inside):
             yield (
                 "Ports",
@@ -221,8 +252,13 @@ def _load_faults(graph: Graph, load: Load, stage: Stage, outs: list[Buffer]) -> 
         if any((b.block, b.format) != (block.block, block.format) for b in blocks):
             yield "Shapes", f"the receivers of g{load.multicast} take blocks of different shapes or formats"
     if not 0 <= load.num_blocks <= load.pattern.num_blocks:
-        yield "Shapes", f"num_blocks is {load.num_blocks}, and the pattern makes {load.pattern.num_blocks}"
+        yield "Shapes", f"num_blocks is {load.num_blocks}, and the pattern makes {_count(load.pattern.num_blocks)}"
     yield from _memory_faults(graph, load, stage, block)
+
+
+def _count(number: int) -> str:
+    # A product of sizes that a hostile file states can have more digits than Python agrees to print.
+    return str(number) if number <= MOST_BLOCKS else f"more than {MOST_BLOCKS}"
 
 
 def _memory_faults(graph: Graph, kind: Load | Store, stage: Stage, block: Buffer) -> Iterator[tuple[str, str]]:
@@ -275,7 +311,7 @@ def _gather_faults(graph: Graph, gather: Gather, stage: Stage, tensor: Tensor) -
             "Shapes",
             f"gathers along axis {gather.axis} of {tensor.name!r}, which has {len(tensor.shape)} axes",
         )
-    elif index.elements != gather.base.box[gather.axis]:
+    elif gather.axis < len(gather.base.box) and index.elements != gather.base.box[gather.axis]:
         yield (
             "Shapes",
             f"index blocks of b{gather.index} hold {index.elements}, the box takes {gather.base.box[gather.axis]}",
@@ -298,7 +334,7 @@ def _all_reduce_faults(
 ) -> Iterator[tuple[str, str]]:
     parts = kind.pool.components
     chips = [b.site.chip for b in ins[::parts]]
-    if not ins or len(ins) % parts or len(set(chips)) != len(chips):
+    if not ins or len(ins) % parts or len(set(chips)) != len(chips) or _torn(ins, parts):
         yield "Ports", f"inputs on chips {chips}: one contribution a chip ({parts} buffers each) is needed"
         return
     expected = kind.pool.fold(len(chips))
@@ -311,10 +347,15 @@ def _all_reduce_faults(
     if not outs or len(outs) % parts or len(outs) not in (parts, len(ins)) or len(set(out_chips)) != len(out_chips):
         yield "Ports", f"it has outputs on chips {out_chips}: one (rooted) or one on every chip taking part"
         return
+    if _torn(outs, parts):
+        yield "Ports", f"the {parts} components of one of its results are on different chips"
+        return
     if not set(out_chips) <= set(chips):
         yield "Ports", f"outputs on chips {out_chips} that don't take part ({chips})"
     for group in range(0, len(outs), parts):
         yield from generic_faults(kind.combine, ins, outs[group : group + parts])
-    shape = graph.tensors[kind.tensor].shape
-    if math.prod(shape) % ins[0].elements:
-        yield "Shapes", f"blocks of {ins[0].block} don't make up whole-shaped contributions to {shape}"
+
+
+def _torn(buffers: list[Buffer], parts: int) -> bool:
+    """Whether the components of one operand are on different chips."""
+    return any(b.site.chip != buffers[i - i % parts].site.chip for i, b in enumerate(buffers))

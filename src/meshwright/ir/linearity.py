@@ -7,6 +7,7 @@ counts as nonlinear: adding one to every summand adds it many times.
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 
 from msgspec import Struct
@@ -46,6 +47,8 @@ class _Polynomial(Struct, frozen=True):
 
     monomials: frozenset[frozenset[int]]
     nonlinear: frozenset[int] = frozenset()
+    finite: bool = True
+    """False with an infinite or NaN constant in it: infinity times a sum isn't the sum of infinities."""
 
 
 _ZERO = _Polynomial(frozenset())
@@ -92,7 +95,7 @@ def _polynomial(node: Expr, known: dict[Expr, _Polynomial]) -> _Polynomial:
         case Operand(index):
             return _Polynomial(frozenset({frozenset({index})}))
         case Constant():
-            return _ZERO if node.number == 0 else _Polynomial(frozenset({_ONE}))
+            return _constant(node.number)
         case Unary(UnaryOp.NEG, a):
             return known[a]
         case Cast(a, format_) if not format_.is_integer:
@@ -110,26 +113,34 @@ def _polynomial(node: Expr, known: dict[Expr, _Polynomial]) -> _Polynomial:
             return _opaque(operands(node))
 
 
+def _constant(number: float) -> _Polynomial:
+    if number == 0:
+        return _ZERO
+    return _Polynomial(frozenset({_ONE}), finite=math.isfinite(number))
+
+
 def _opaque(read: frozenset[int]) -> _Polynomial:
     # The value itself is one unknown term: a constant term, so that adding it to anything is affine.
     return _Polynomial(frozenset({_ONE}), read)
 
 
 def _sum(a: _Polynomial, b: _Polynomial) -> _Polynomial:
-    return _bounded(_Polynomial(a.monomials | b.monomials, a.nonlinear | b.nonlinear))
+    return _bounded(_Polynomial(a.monomials | b.monomials, a.nonlinear | b.nonlinear, a.finite and b.finite))
 
 
 def _product(a: _Polynomial, b: _Polynomial) -> _Polynomial:
     squared = frozenset[int]().union(*(m & n for m in a.monomials for n in b.monomials))
     monomials = frozenset(m | n for m in a.monomials for n in b.monomials)
-    return _bounded(_Polynomial(monomials, a.nonlinear | b.nonlinear | squared))
+    finite = a.finite and b.finite
+    scaled = frozenset[int]() if finite else frozenset[int]().union(*a.monomials, *b.monomials)
+    return _bounded(_Polynomial(monomials, a.nonlinear | b.nonlinear | squared | scaled, finite))
 
 
 def _scaled_by_nonlinear(p: _Polynomial, read: frozenset[int]) -> _Polynomial:
-    return _bounded(_Polynomial(p.monomials, p.nonlinear | read))
+    return _bounded(_Polynomial(p.monomials, p.nonlinear | read, p.finite))
 
 
 def _bounded(p: _Polynomial) -> _Polynomial:
     if len(p.monomials) <= _MOST_MONOMIALS:
         return p
-    return _opaque(p.nonlinear.union(*p.monomials))
+    return _Polynomial(frozenset({_ONE}), p.nonlinear.union(*p.monomials), p.finite)

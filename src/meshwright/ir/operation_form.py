@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from meshwright.ir.expression import Binary, BinaryOp, Expr, Operand, operands, type_fault, walk
+from meshwright.ir.expression import Binary, BinaryOp, Expr, Operand, is_predicate, operands, show, type_fault, walk
 from meshwright.ir.formats import ElementType
 from meshwright.ir.graph import Graph
 from meshwright.ir.operation import Generic, Matmul, Permute, Reduce, Unit
@@ -71,6 +71,8 @@ def _expr_faults(expr: Expr, count: int) -> Text:
     fault = type_fault(expr)
     if fault is not None:
         yield "Shapes", fault
+    elif is_predicate(expr):
+        yield "Shapes", f"{show(expr)} is a predicate, and elements are numbers: select one of two by it"
 
 
 def generic_faults(op: Generic, ins: Sequence[Buffer], outs: Sequence[Buffer]) -> Text:

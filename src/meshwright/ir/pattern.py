@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
+from meshwright.errors import GraphError
 from meshwright.ir.ids import BufferId
 
 
@@ -24,8 +26,10 @@ class Affine(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
         block has as many axes, equal to it).
     loops: the nest; `t` counts the innermost loop fastest. No loops: one block.
     step: distance between neighbouring elements of the box along each axis; empty for 1 everywhere.
-    pad: what a load reads outside the tensor (convolution halos, ragged edges); None: nothing may be outside. A store
-        cuts off what lies outside where `pad` is given.
+    pad: what a load reads outside the tensor (convolution halos, ragged edges), a finite number; None: nothing may be
+        outside. A store cuts off what lies outside where `pad` is given.
+
+    Raises `GraphError` for a pad that is no finite number: JSON has none for the others.
     """
 
     offset: tuple[int, ...]
@@ -33,6 +37,17 @@ class Affine(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     loops: tuple[Loop, ...] = ()
     step: tuple[int, ...] = ()
     pad: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.pad is None:
+            return
+        if not math.isfinite(self.pad):
+            raise GraphError(
+                f"Affine(pad={self.pad}): a pad is a finite number. For a maximum or minimum over a halo use one that "
+                "no element passes."
+            )
+        # Adding zero makes the negative zero the positive one: they are equal, and equal patterns give equal bytes.
+        force_setattr(self, "pad", float(self.pad) + 0.0)
 
     @property
     def num_blocks(self) -> int:

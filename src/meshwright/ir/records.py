@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from meshwright.errors import GraphError
 from meshwright.ir.formats import ElementType
@@ -23,6 +24,9 @@ class _Data(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     """Settings that all of a graph's records share."""
 
 
+_COPIED_ALONE = (COPIED,)
+
+
 class Tensor(_Data, frozen=True):
     """A value in DRAM.
 
@@ -34,8 +38,14 @@ class Tensor(_Data, frozen=True):
     shape: tuple[int, ...]
     format: ElementType
     chips: tuple[ChipId, ...]
-    specs: tuple[Spec, ...] = (COPIED,)
+    specs: tuple[Spec, ...] = _COPIED_ALONE
     grid: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.specs == _COPIED_ALONE:
+            # What equals the default is left out of files only where it is that very object; equal tensors have to
+            # give equal bytes.
+            force_setattr(self, "specs", _COPIED_ALONE)
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -95,6 +105,11 @@ class Group(_Data, frozen=True):
         """Every site of the rectangle, row by row."""
         (x0, y0), (x1, y1) = self.low, self.high
         return tuple(Site(self.sender.chip, x, y) for y in range(y0, y1 + 1) for x in range(x0, x1 + 1))
+
+    def holds(self, site: Site) -> bool:
+        """Whether `site` is in the rectangle."""
+        (x0, y0), (x1, y1) = self.low, self.high
+        return site.chip == self.sender.chip and x0 <= site.x <= x1 and y0 <= site.y <= y1
 
 
 class _Kind(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind"):

@@ -10,6 +10,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from meshwright.ir.nesting import nesting_fault
+
 MOST_STEPS = 1 << 20
 """A body may not take more steps than this a firing."""
 
@@ -111,12 +113,36 @@ class ScalarBody(Struct, frozen=True, forbid_unknown_fields=True):
     statements: tuple[Statement, ...]
 
     def steps(self) -> int:
-        """How many statements one firing runs."""
+        """How many statements one firing runs; a turn of an empty loop counts as one."""
         return _steps(self.statements)
+
+    def size_fault(self) -> str | None:
+        """Why the program is nested too deeply or too large for a graph, or None where it isn't."""
+        return nesting_fault(self, _below)
+
+
+def _below(node: ScalarBody | Statement | ScalarExpr) -> tuple[Statement | ScalarExpr, ...]:
+    match node:
+        case Number() | Register():
+            return ()
+        case Arithmetic(_, a, b):
+            return (a, b)
+        case Choose(condition, a, b):
+            return (condition, a, b)
+        case SetRegister(_, value):
+            return (value,)
+        case ReadElement(_, _, position):
+            return (position,)
+        case WriteElement(_, position, value):
+            return (position, value)
+        case Repeat(_, _, statements) | ScalarBody(_, statements):
+            return statements
 
 
 def _steps(statements: tuple[Statement, ...]) -> int:
     total = 0
     for statement in statements:
-        total += 1 + (statement.count * _steps(statement.body) if isinstance(statement, Repeat) else 0)
+        total += 1
+        if isinstance(statement, Repeat):
+            total += max(statement.count, 0) * max(_steps(statement.body), 1)
     return total

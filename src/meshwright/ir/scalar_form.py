@@ -9,6 +9,7 @@ from meshwright.ir.scalar import (
     MOST_STEPS,
     Arithmetic,
     Choose,
+    Number,
     ReadElement,
     Register,
     Repeat,
@@ -30,7 +31,7 @@ def scalar_faults(body: ScalarBody, ins: Sequence[Buffer], outs: Sequence[Buffer
     for statement in body.statements:
         yield from _statement_faults(statement, body.registers, len(ins), len(outs))
     if body.steps() > MOST_STEPS:
-        yield f"takes {body.steps()} steps a firing; at most {MOST_STEPS} are possible"
+        yield f"takes more than {MOST_STEPS} steps a firing, which is the most that is possible"
 
 
 def _statement_faults(statement: Statement, registers: int, ins: int, outs: int) -> Iterator[str]:
@@ -53,10 +54,27 @@ def _statement_faults(statement: Statement, registers: int, ins: int, outs: int)
                 yield f"repeats {count} times"
             for below in inner:
                 yield from _statement_faults(below, registers, ins, outs)
+    for number in (n for e in exprs for n in _numbers(e)):
+        if not -(1 << 63) <= number < 1 << 63:
+            yield "names a number that doesn't fit 64 bits"
     read = [r for e in exprs for r in _registers(e)]
     for register in (*written, *read):
         if not 0 <= register < registers:
             yield f"names register {register}, and there are {registers}"
+
+
+def _numbers(expr: ScalarExpr) -> Iterator[int]:
+    match expr:
+        case Number(value):
+            yield value
+        case Arithmetic(_, a, b):
+            yield from _numbers(a)
+            yield from _numbers(b)
+        case Choose(c, a, b):
+            for part in (c, a, b):
+                yield from _numbers(part)
+        case _:
+            return
 
 
 def _registers(expr: ScalarExpr) -> Iterator[int]:

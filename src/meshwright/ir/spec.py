@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -58,7 +57,7 @@ class Spec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
             )
         size = shape[self.axis]
         if size % count:
-            padded = math.ceil(size / count) * count
+            padded = -(-size // count) * count
             raise SplitError(
                 f"split of {tuple(shape)} on axis {self.axis} over {count} ranks: {size} is not a multiple of {count}, "
                 f"and pieces must be equal. Pad axis {self.axis} to {padded} first, or copy the value."
