@@ -22,14 +22,16 @@ struct Packing {
                std::size_t count, std::size_t blocks, std::uint8_t* panel);
 };
 
-// A register tile: adds `blocks` blocks of one A panel times one B panel into `tile`, FP22 values held as float32
-// (fp22 in float: see fp22.h), row-major with `a.rows` rows and `b.rows` columns.
+// A register tile, run over several panels of A in a row. It adds `blocks` blocks of every A panel times one B panel
+// into `values`, FP22 values held as float32, panel after panel, row-major in `a.rows` rows and `b.rows` columns. Where
+// they are not `opened` the values begin at +0. At least `least_blocks` blocks: packing pads with blocks of zeros.
 struct TileKernel {
   Packing a;
   Packing b;
   std::size_t pass_blocks;  // blocks of K that keep both panels in the first-level cache
-  void (*run)(const std::uint8_t* a_panel, const std::uint8_t* b_panel, std::size_t blocks, float* tile,
-              bool opened);
+  std::size_t least_blocks;
+  void (*run)(const std::uint8_t* a, std::size_t a_stride, std::size_t panels, const std::uint8_t* b,
+              std::size_t blocks, float* values, bool opened);
   // Rows of a finished or half-finished tile to and from memory.
   void (*values_to_codes)(const float* values, std::uint32_t* codes, std::size_t n);
   void (*codes_to_values)(const std::uint32_t* codes, float* values, std::size_t n);

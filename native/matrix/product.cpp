@@ -62,12 +62,24 @@ QuantisedRow quantised_rows(const Kernels& kernels, const Operand& operand, std:
   return {q, scale};
 }
 
+// Blocks of one pass over K: equal passes, each of at least tile.least_blocks blocks.
+std::size_t pass_of(const TileKernel& tile, std::size_t blocks) {
+  return ceil_div(blocks, ceil_div(blocks, tile.pass_blocks));
+}
+
+std::size_t padded_blocks(const TileKernel& tile, std::size_t blocks) {
+  std::size_t padded = std::max(blocks, tile.least_blocks);
+  // The last pass may be shorter than the others.
+  while (padded % pass_of(tile, padded) != 0 && padded % pass_of(tile, padded) < tile.least_blocks) ++padded;
+  return padded;
+}
+
 // All used entries of one operand, packed panel after panel.
 class Packed {
  public:
   Packed(const Kernels& kernels, const Packing& packing, const Operand& operand, const Used& used, unsigned threads)
       : panels_(ceil_div(operand.rows, packing.rows)),
-        panel_bytes_(ceil_div(packing.block_bytes * operand.blocks, 64) * 64),
+        panel_bytes_(ceil_div(packing.block_bytes * padded_blocks(*kernels.tile, operand.blocks), 64) * 64),
         buffer_(used.entries.size() * panels_ * panel_bytes_) {
     const std::size_t width = operand.blocks * kBlock;
     parallel_for(threads, used.entries.size() * panels_, [&](std::size_t i) {
@@ -78,11 +90,15 @@ class Packed {
       auto* q = reinterpret_cast<std::int8_t*>(scratch.data());
       const QuantisedRow rows = quantised_rows(kernels, operand, used.entries[i / panels_], first, count, q,
                                                scratch.data() + (operand.q ? 0 : packing.rows * width));
-      packing.pack(rows.q, width, rows.scale, operand.blocks, count, operand.blocks, buffer_.data() + i * panel_bytes_);
+      std::uint8_t* panel = buffer_.data() + i * panel_bytes_;
+      packing.pack(rows.q, width, rows.scale, operand.blocks, count, operand.blocks, panel);
+      const std::size_t packed = packing.block_bytes * operand.blocks;
+      std::memset(panel + packed, 0, panel_bytes_ - packed);
     });
   }
 
   std::size_t panels() const { return panels_; }
+  std::size_t panel_bytes() const { return panel_bytes_; }
   const std::uint8_t* panel(std::size_t number, std::size_t i) const {
     return buffer_.data() + (number * panels_ + i) * panel_bytes_;
   }
@@ -113,17 +129,13 @@ struct Strip {
   }
 
   void multiply(const Packed& a, std::size_t a_number, const std::uint8_t* b_panel, float* values) const {
-    const std::size_t blocks = products.a.blocks;
-    const std::size_t passes = ceil_div(blocks, tile.pass_blocks);
-    const std::size_t step = ceil_div(blocks, passes);
+    const std::size_t padded = padded_blocks(tile, products.a.blocks);
+    const std::size_t step = pass_of(tile, padded);
     const std::size_t first_panel = first_row / tile.a.rows;
     const std::size_t panels = ceil_div(rows, tile.a.rows);
-    for (std::size_t k = 0; k < blocks; k += step) {
-      const std::size_t count = std::min(step, blocks - k);
-      for (std::size_t panel = 0; panel < panels; ++panel) {
-        tile.run(a.panel(a_number, first_panel + panel) + k * tile.a.block_bytes, b_panel + k * tile.b.block_bytes,
-                 count, values + panel * tile.a.rows * tile.b.rows, k > 0 || products.start);
-      }
+    for (std::size_t k = 0; k < padded; k += step) {
+      tile.run(a.panel(a_number, first_panel) + k * tile.a.block_bytes, a.panel_bytes(), panels,
+               b_panel + k * tile.b.block_bytes, std::min(step, padded - k), values, k > 0 || products.start);
     }
   }
 
@@ -171,7 +183,7 @@ void multiply_tiles(const Kernels& kernels, const Products& p) {
   const Packed a(kernels, tile.a, p.a, a_used, threads);
   const Packed b(kernels, tile.b, p.b, b_used, threads);
 
-  const std::size_t pass = std::min(p.a.blocks, tile.pass_blocks);
+  const std::size_t pass = pass_of(tile, padded_blocks(tile, p.a.blocks));
   std::size_t block_panels = std::max<std::size_t>(kRowBlockBytes / (pass * tile.a.block_bytes), 1);
   // Equal row blocks rather than a small one at the end.
   block_panels = ceil_div(a.panels(), ceil_div(a.panels(), block_panels));

@@ -85,14 +85,21 @@ MW_INLINE __m256 add(__m256 acc, __m256 v) {
   return _mm256_sub_ps(_mm256_add_ps(value(s), e), e);
 }
 
-void run(const std::uint8_t* a, const std::uint8_t* b, std::size_t blocks, float* tile, bool opened) {
-  __m256 acc[kRows];
-  for (int r = 0; r < kRows; ++r) acc[r] = opened ? _mm256_loadu_ps(tile + kColumns * r) : _mm256_setzero_ps();
-  for (std::size_t k = 0; k < blocks; ++k, a += kABlockBytes, b += kBBlockBytes) {
+void run(const std::uint8_t* a, std::size_t a_stride, std::size_t panels, const std::uint8_t* b, std::size_t blocks,
+         float* values, bool opened) {
+  for (std::size_t panel = 0; panel < panels; ++panel, a += a_stride, values += kRows * kColumns) {
+    __m256 acc[kRows];
+    for (int r = 0; r < kRows; ++r) acc[r] = opened ? _mm256_loadu_ps(values + kColumns * r) : _mm256_setzero_ps();
+    const std::uint8_t* a_block = a;
+    const std::uint8_t* b_block = b;
+    for (std::size_t k = 0; k < blocks; ++k, a_block += kABlockBytes, b_block += kBBlockBytes) {
 #pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) acc[r] = add(acc[r], block_value(dot(a + 32 * r, b), a, r, b));
+      for (int r = 0; r < kRows; ++r) {
+        acc[r] = add(acc[r], block_value(dot(a_block + 32 * r, b_block), a_block, r, b_block));
+      }
+    }
+    for (int r = 0; r < kRows; ++r) _mm256_storeu_ps(values + kColumns * r, acc[r]);
   }
-  for (int r = 0; r < kRows; ++r) _mm256_storeu_ps(tile + kColumns * r, acc[r]);
 }
 
 MW_INLINE float scale_of(std::uint8_t field) {
@@ -164,7 +171,7 @@ void pack_b(const std::int8_t* q, std::size_t q_stride, const std::uint8_t* scal
 
 }  // namespace
 
-const TileKernel kTileAvx2{{kRows, kABlockBytes, pack_a}, {kColumns, kBBlockBytes, pack_b}, kPassBlocks, run,
+const TileKernel kTileAvx2{{kRows, kABlockBytes, pack_a}, {kColumns, kBBlockBytes, pack_b}, kPassBlocks, 1, run,
                            avx2_values_to_codes, avx2_codes_to_values, avx2_values_to_fp16};
 
 }  // namespace meshwright

@@ -1,241 +1,232 @@
 // The exact FP22 product with AVX-512 VNNI: seven rows by sixteen columns in registers.
 //
-// FP22 values are held as float32 (E7 fits in its 8 exponent bits, M14 in its 23 fraction bits), and one block of 32
-// K values is worth eight dot instructions, five instructions that make the block value, and thirteen that add it to
-// the accumulator by the machine's rule. product.cpp says why nothing on this path flushes or saturates.
+// FP22 values are held as float32: E7 fits in its exponent and M14 in its fraction. One block of 32 K values is worth
+// eight dot instructions, five that make the block value, and fourteen that add it to the accumulator by the machine's
+// rule. product.cpp says why nothing on this path flushes or saturates.
 #include <immintrin.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
 #include "kernels.h"
 #include "kernels_avx512.h"
+#include "schedule_avx512.h"
 
 #define MW_INLINE inline __attribute__((always_inline))
 
 namespace meshwright {
 namespace {
 
-constexpr int kRows = 7;
-constexpr int kColumns = 16;
-constexpr int kGroups = 8;  // dwords of 4 bytes a block
-// A panel, a block: 7 rows of 32 bytes; 7 scales; 7 corrections. B panel: 8 vectors of 16 dwords, each one four K
-// values of one column, as b + 64; 16 scales; 16 scales times 512.
-constexpr std::size_t kABlockBytes = 288;
-constexpr std::size_t kAScale = kRows * 32;
-constexpr std::size_t kACorrection = kAScale + kRows * 4;
-constexpr std::size_t kBBlockBytes = 640;
-constexpr std::size_t kBScale = kGroups * 64;
-constexpr std::size_t kBScale512 = kBScale + 64;
-constexpr std::size_t kPassBlocks = 32;  // 20 KiB of B and 9 KiB of A
-
-// 1.5 * 2^23: adding an integer below 2^22 to this bit pattern adds the same integer to the float it spells.
-constexpr float kMagic = 12582912.0f;
-constexpr int kMagicBits = 0x4B400000;
-constexpr int kSignAndExponent = static_cast<int>(0xFF800000u);
+constexpr std::size_t kPassBlocks = 32;  // 20 KiB of B and 9 KiB of A, in a first-level cache of 32
 
 alignas(64) constexpr std::uint8_t kZeroBlock[kABlockBytes] = {};
 
 MW_INLINE __m512i bits(__m512 v) { return _mm512_castps_si512(v); }
 MW_INLINE __m512 value(__m512i v) { return _mm512_castsi512_ps(v); }
-MW_INLINE __m512 broadcast(const std::uint8_t* at) {
-  return _mm512_set1_ps(*reinterpret_cast<const float*>(at));
-}
+MW_INLINE __m512 broadcast(const std::uint8_t* at) { return _mm512_set1_ps(*reinterpret_cast<const float*>(at)); }
+MW_INLINE __m512i sign_and_exponent() { return _mm512_set1_epi32(static_cast<int>(0xFF800000u)); }
+MW_INLINE __m512i exponent_only() { return _mm512_set1_epi32(0x7F800000); }
 
-// What one row of the tile has in flight.
+// The truth table of a ternary instruction from a function of its three bits.
+template <typename F>
+constexpr int truth_table(F f) {
+  int table = 0;
+  for (int i = 0; i < 8; ++i) table |= (f(i >> 2 & 1, i >> 1 & 1, i & 1) & 1) << i;
+  return table;
+}
+constexpr int kXor3 = truth_table([](int a, int b, int c) { return a ^ b ^ c; });
+constexpr int kExponentAndSetSign = truth_table([](int v, int exponent, int both) {
+  return (v & exponent) | (both & ~exponent);
+});
+constexpr int kSignFromSecond = truth_table([](int power, int v, int exponent) { return power & (exponent | v); });
+
+// What one row of the tile has in flight. A new block may overwrite a member only when the block before has read it
+// for the last time; schedule_avx512.h checks that it is so.
 struct Row {
-  __m512i sum;      // kMagic + sum over a * (b + 64), as an integer and as a float
-  __m512 p1, c, v;  // block value
-  __m512 large, small, c3, kept, s, e;
-  __mmask16 lost;
+  __m512i sum;                        // kMagic + sum over a * (b + 64), as an integer and as a float
+  __m512 dot_sa, anchor, v;           // block value
+  __m512 large, small, power, kept;   // aligning
+  __m512 s, e, t;                     // rounding
   __m512 acc;
 };
 
-constexpr int kSteps = 18;
-
+// Step `Step` of the value of a block and its addition. `a` and `b` are the block's place in the panels.
 template <int Step>
-MW_INLINE void step(Row& r, const std::uint8_t* a, int row, const std::uint8_t* b) {
-  const __m512 k512 = _mm512_set1_ps(512.0f);
+MW_INLINE void step(Row& r, int row, const std::uint8_t* a, const std::uint8_t* b) {
+  // ---- The block value: dot * sa * sb, rounded to 15 bits, nearest even.
   if constexpr (Step == 0) {
-    r.p1 = _mm512_fmadd_ps(value(r.sum), broadcast(a + kAScale + 4 * row), broadcast(a + kACorrection + 4 * row));
+    // dot * sa. The correction is -(kMagic + 64 * sum(a)) * sa, so the sum is exactly dot * sa: |dot| <= 32 * 63 * 63
+    // has 17 bits and sa has four. |sum over a * (b + 64)| <= 32 * 63 * 127 < 2^22 keeps the magic number's exponent.
+    r.dot_sa = _mm512_fmadd_ps(value(r.sum), broadcast(a + kAScale + 4 * row), broadcast(a + kACorrection + 4 * row));
   } else if constexpr (Step == 1) {
-    r.c = _mm512_mul_ps(r.p1, _mm512_load_ps(b + kBScale512));
+    // 512 * dot * sa * sb, wanted for its exponent alone. The product is an integer of at most 25 bits times a power
+    // of two, and below 2^25 - 1 (127008 * 225 = 28576800): rounding it to 24 bits can't carry it over a power of two,
+    // since the integers next below 2^24 are represented and 2^25 is out of reach.
+    r.anchor = _mm512_mul_ps(r.dot_sa, _mm512_load_ps(b + kBScale512));
   } else if constexpr (Step == 2) {
-    r.c = value(_mm512_and_si512(bits(r.c), _mm512_set1_epi32(kSignAndExponent)));
+    // +-2^(E + 9), or zero.
+    r.anchor = value(_mm512_and_si512(bits(r.anchor), sign_and_exponent()));
   } else if constexpr (Step == 3) {
-    r.v = _mm512_fmadd_ps(r.p1, _mm512_load_ps(b + kBScale), r.c);
+    // One rounding of the exact product plus the anchor. Between 2^(E + 9) and 2^(E + 10) float32's unit is 2^(E - 14):
+    // that of 15 bits.
+    r.v = _mm512_fmadd_ps(r.dot_sa, _mm512_load_ps(b + kBScale), r.anchor);
   } else if constexpr (Step == 4) {
-    r.v = _mm512_sub_ps(r.v, r.c);
-  } else if constexpr (Step == 5) {
-    r.large = _mm512_range_ps(r.acc, r.v, 7);
+    r.v = _mm512_sub_ps(r.v, r.anchor);  // exact
+  }
+  // ---- Aligning the smaller operand: what is below 2^(E_large - 22) goes, and is remembered.
+  else if constexpr (Step == 5) {
+    r.large = _mm512_range_ps(r.acc, r.v, 7);  // larger magnitude, with its sign
   } else if constexpr (Step == 6) {
-    r.small = value(_mm512_ternarylogic_epi32(bits(r.acc), bits(r.v), bits(r.large), 0x96));
+    r.small = value(_mm512_ternarylogic_epi32(bits(r.acc), bits(r.v), bits(r.large), kXor3));  // the other one
   } else if constexpr (Step == 7) {
-    r.c3 = value(_mm512_and_si512(bits(r.large), _mm512_set1_epi32(0x7F800000)));
+    r.power = value(
+        _mm512_ternarylogic_epi32(bits(r.large), exponent_only(), sign_and_exponent(), kExponentAndSetSign));
   } else if constexpr (Step == 8) {
-    r.c3 = value(_mm512_add_epi32(bits(r.c3), _mm512_set1_epi32(0x00800000)));
+    r.power = _mm512_add_ps(r.power, r.power);  // -2^(E_large + 1)
   } else if constexpr (Step == 9) {
-    r.c3 = value(_mm512_ternarylogic_epi32(bits(r.c3), bits(r.small), _mm512_set1_epi32(0x7FFFFFFF), 0xE4));
+    r.power = value(_mm512_ternarylogic_epi32(bits(r.power), bits(r.small), exponent_only(), kSignFromSecond));
   } else if constexpr (Step == 10) {
-    r.kept = _mm512_add_round_ps(r.small, r.c3, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+    // Beyond 2^(E_large + 1), on the side of small's sign, the unit is 2^(E_large - 22): rounding toward zero is the
+    // rule's truncation. |small| < 2^(E_large + 1), so the sum reaches the next binade never.
+    r.kept = _mm512_add_round_ps(r.small, r.power, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
   } else if constexpr (Step == 11) {
-    r.kept = _mm512_sub_ps(r.kept, r.c3);
+    r.kept = _mm512_sub_ps(r.kept, r.power);  // exact
   } else if constexpr (Step == 12) {
-    r.lost = _mm512_cmp_ps_mask(r.kept, r.small, _CMP_NEQ_UQ);
-  } else if constexpr (Step == 13) {
+    // One where a bit was lost, else zero.
+    const __m512i lost = _mm512_xor_si512(bits(r.kept), bits(r.small));
+    r.small = value(_mm512_min_epu32(lost, _mm512_set1_epi32(1)));
+  }
+  // ---- Adding, and rounding to 15 bits with the lost bits below the last one, upwards of it.
+  else if constexpr (Step == 13) {
+    // Exact: multiples of 2^(E_large - 22) that are below 2^(E_large + 2) together.
     r.s = _mm512_add_ps(r.large, r.kept);
   } else if constexpr (Step == 14) {
-    r.s = value(_mm512_mask_or_epi32(bits(r.s), r.lost, bits(r.s), _mm512_set1_epi32(1)));
+    // Bits are lost only from nine binades apart on, when 13 bits of s or more will go and its fraction bit 0 is
+    // below all that decides but a tie. Setting it makes of a tie "more than a tie": the machine rounds that up, after
+    // a subtraction too.
+    r.s = value(_mm512_or_si512(bits(r.s), bits(r.small)));
   } else if constexpr (Step == 15) {
-    r.e = value(_mm512_and_si512(bits(r.s), _mm512_set1_epi32(kSignAndExponent)));
+    r.e = value(_mm512_and_si512(bits(r.s), sign_and_exponent()));
   } else if constexpr (Step == 16) {
-    r.s = _mm512_fmadd_ps(r.e, k512, r.s);
+    r.t = _mm512_fmadd_ps(r.e, _mm512_set1_ps(512.0f), r.s);  // to 15 bits, as in step 3
   } else if constexpr (Step == 17) {
-    r.acc = _mm512_fnmadd_ps(r.e, k512, r.s);
+    r.acc = _mm512_fnmadd_ps(r.e, _mm512_set1_ps(512.0f), r.t);  // exact; zero is +0
   }
 }
 
-template <int First, int Last>
-MW_INLINE void steps(Row& r, const std::uint8_t* a, int row, const std::uint8_t* b) {
-  if constexpr (First < Last) {
-    step<First>(r, a, row, b);
-    steps<First + 1, Last>(r, a, row, b);
-  }
-}
-
-struct Blocks {
+struct Block {
   const std::uint8_t* a;
   const std::uint8_t* b;
 };
 
-// Dot group G of row R of the new block, and behind it a share of the epilogues of the three rows before.
-template <int R, int G>
-MW_INLINE void dot_and_steps(Row (&rows)[kRows], const __m512i (&b)[kGroups], const Blocks& now, const Blocks& before) {
-  const __m512i quad = _mm512_set1_epi32(*reinterpret_cast<const int*>(now.a + 32 * R + 4 * G));
-  constexpr int r1 = (R + 6) % 7, r2 = (R + 5) % 7, r3 = (R + 4) % 7;
-  const Blocks& at1 = R < 1 ? before : now;
-  if constexpr (G == 0) {
-    rows[R].sum = _mm512_dpbusd_epi32(_mm512_set1_epi32(kMagicBits), b[G], quad);
-  } else {
-    rows[R].sum = _mm512_dpbusd_epi32(rows[R].sum, b[G], quad);
-  }
-  if constexpr (G < 6) {
-    step<12 + G>(rows[r3], nullptr, r3, nullptr);
-    step<6 + G>(rows[r2], nullptr, r2, nullptr);
-    step<G>(rows[r1], at1.a, r1, at1.b);
-  }
-}
-
-template <int R, int... G>
-MW_INLINE void slot(Row (&rows)[kRows], const __m512i (&b)[kGroups], const Blocks& now, const Blocks& before,
-                    std::integer_sequence<int, G...>) {
-  (dot_and_steps<R, G>(rows, b, now, before), ...);
-}
-
-template <int... R>
-MW_INLINE void block(Row (&rows)[kRows], const Blocks& now, const Blocks& before, std::integer_sequence<int, R...>) {
-  __m512i b[kGroups];
-  for (int g = 0; g < kGroups; ++g) b[g] = _mm512_load_si512(now.b + 64 * g);
-  (slot<R>(rows, b, now, before, std::make_integer_sequence<int, kGroups>{}), ...);
-}
-
-void run(const std::uint8_t* a, const std::uint8_t* b, std::size_t blocks, float* tile, bool opened) {
+struct State {
   Row rows[kRows];
-  for (int r = 0; r < kRows; ++r) {
-    rows[r].acc = opened ? _mm512_loadu_ps(tile + kColumns * r) : _mm512_setzero_ps();
-    rows[r].sum = _mm512_set1_epi32(kMagicBits);
-    rows[r].large = rows[r].acc;
-    rows[r].v = rows[r].small = rows[r].kept = _mm512_setzero_ps();
-  }
-  Blocks before{kZeroBlock, b};
-  for (std::size_t k = 0; k < blocks; ++k) {
-    const Blocks now{a + k * kABlockBytes, b + k * kBBlockBytes};
-    block(rows, now, before, std::make_integer_sequence<int, kRows>{});
-    before = now;
-  }
-  steps<12, kSteps>(rows[4], nullptr, 4, nullptr);
-  steps<6, kSteps>(rows[5], nullptr, 5, nullptr);
-  steps<0, kSteps>(rows[6], before.a, 6, before.b);
-  for (int r = 0; r < kRows; ++r) _mm512_storeu_ps(tile + kColumns * r, rows[r].acc);
-}
+  __m512i b[kGroups];
+  Block lap[kLaps];  // the newest block, the one before, ...
+  float* finished;   // tile of the panel whose last block is in flight
+  float* next;       // tile of the panel that follows
+  __mmask16 opened;
+};
 
-// Scale 2^es * m8 / 8 of a field {es + 20, m8 - 8}: es + 20 becomes the exponent with bias 127 - 20, m8 - 8 the top
-// three fraction bits.
-MW_INLINE float scale_of(std::uint8_t field) {
-  const std::uint32_t pattern = (static_cast<std::uint32_t>(field) << 20) + (107u << 23);
-  float scale;
-  __builtin_memcpy(&scale, &pattern, sizeof scale);
-  return scale;
-}
-
-void pack_a(const std::int8_t* q, std::size_t q_stride, const std::uint8_t* scale, std::size_t scale_stride,
-            std::size_t count, std::size_t blocks, std::uint8_t* panel) {
-  const __m256i ones = _mm256_set1_epi8(1);
-  for (std::size_t k = 0; k < blocks; ++k, panel += kABlockBytes) {
-    float* scales = reinterpret_cast<float*>(panel + kAScale);
-    float* corrections = reinterpret_cast<float*>(panel + kACorrection);
-    for (std::size_t r = 0; r < kRows; ++r) {
-      __m256i row = _mm256_setzero_si256();
-      float row_scale = 0;
-      if (r < count) {
-        row = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(q + r * q_stride + k * kBlock));
-        row_scale = scale_of(scale[r * scale_stride + k]);
+// Event `I` of the schedule. `SinceSwitch` is how many blocks of the present panel came before this one.
+template <std::size_t I, int SinceSwitch, int FirstLap>
+MW_INLINE void happen(State& state) {
+  constexpr Event event = kSchedule[I];
+  if constexpr (event.kind == Event::load_b) {
+    if constexpr (FirstLap == 0) state.b[event.index] = _mm512_load_si512(state.lap[0].b + 64 * event.index);
+  } else if constexpr (event.lap >= FirstLap) {
+    Row& row = state.rows[event.row];
+    const Block& block = state.lap[event.lap];
+    if constexpr (event.kind == Event::dot) {
+      const auto* quad = reinterpret_cast<const int*>(block.a + 32 * event.row + 4 * event.index);
+      if constexpr (event.index == 0) row.sum = _mm512_set1_epi32(kMagicBits);
+      row.sum = _mm512_dpbusd_epi32(row.sum, state.b[event.index], _mm512_set1_epi32(*quad));
+    } else {
+      step<event.index>(row, event.row, block.a, block.b);
+      // This was the last block of the panel before: its row leaves the register and the new panel's enters.
+      if constexpr (event.index == kSteps - 1 && event.lap == SinceSwitch + 1) {
+        _mm512_storeu_ps(state.finished + kColumns * event.row, row.acc);
+        row.acc = _mm512_maskz_loadu_ps(state.opened, state.next + kColumns * event.row);
       }
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(panel + 32 * r), row);
-      const __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), ones, row);
-      __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
-      sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4E));
-      sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xB1));
-      scales[r] = row_scale;
-      // Exact: 1.5 * 2^23 + 64 * sum is a multiple of 64 below 2^24 (18 bits), and a scale has four.
-      corrections[r] = -(kMagic + 64.0f * static_cast<float>(_mm_cvtsi128_si32(sum))) * row_scale;
     }
   }
 }
 
-void pack_b(const std::int8_t* q, std::size_t q_stride, const std::uint8_t* scale, std::size_t scale_stride,
-            std::size_t count, std::size_t blocks, std::uint8_t* panel) {
-  for (std::size_t k = 0; k < blocks; ++k, panel += kBBlockBytes) {
-    __m512i z[8];
-    alignas(64) float scales[kColumns];
-    for (std::size_t i = 0; i < kColumns; ++i) scales[i] = i < count ? scale_of(scale[i * scale_stride + k]) : 0.0f;
-    for (std::size_t i = 0; i < 8; ++i) {
-      const auto load = [&](std::size_t row) {
-        return row < count ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(q + row * q_stride + k * kBlock))
-                           : _mm256_setzero_si256();
-      };
-      z[i] = _mm512_inserti64x4(_mm512_castsi256_si512(load(i)), load(i + 8), 1);
+template <int SinceSwitch, int FirstLap, std::size_t... I>
+MW_INLINE void all_events(State& state, std::index_sequence<I...>) {
+  (happen<I, SinceSwitch, FirstLap>(state), ...);
+}
+
+constexpr int kLongAgo = 99;
+
+// One turn of the pipeline, which takes in one block, or only drains the events of lap `FirstLap` and later.
+template <int SinceSwitch, int FirstLap = 0>
+MW_INLINE void turn(State& state) {
+  all_events<SinceSwitch, FirstLap>(state, std::make_index_sequence<kSchedule.size()>{});
+  state.lap[2] = state.lap[1];
+  state.lap[1] = state.lap[0];
+}
+
+// Calls f with every constant below N: a loop's variable would keep the registers it indexes in memory.
+template <typename F, int... I>
+MW_INLINE void for_each(std::integer_sequence<int, I...>, const F& f) {
+  (f(std::integral_constant<int, I>{}), ...);
+}
+template <int N, typename F>
+MW_INLINE void for_each(const F& f) {
+  for_each(std::make_integer_sequence<int, N>{}, f);
+}
+
+// Before the first block there are as many blocks of zeros in flight as there are laps, whose values are +0, and every
+// member holds what such a block would have left in it.
+MW_INLINE void start(State& state, const std::uint8_t* b) {
+  state.lap[0] = state.lap[1] = state.lap[2] = {kZeroBlock, b};
+  for_each<kGroups>([&](auto g) { state.b[g] = _mm512_load_si512(b + 64 * g); });
+  for_each<kRows>([&](auto i) {
+    Row& r = state.rows[i];
+    r.acc = _mm512_maskz_loadu_ps(state.opened, state.next + kColumns * i);
+    r.sum = _mm512_set1_epi32(kMagicBits);
+    r.dot_sa = r.anchor = r.v = r.small = r.power = r.kept = _mm512_setzero_ps();
+    r.large = r.s = r.acc;
+    step<15>(r, i, nullptr, nullptr);
+    step<16>(r, i, nullptr, nullptr);
+  });
+}
+
+void run(const std::uint8_t* a, std::size_t a_stride, std::size_t panels, const std::uint8_t* b, std::size_t blocks,
+         float* values, bool opened) {
+  State state;
+  state.opened = opened ? 0xFFFF : 0;
+  state.finished = state.next = values;
+  start(state, b);
+  for (std::size_t panel = 0; panel < panels; ++panel, a += a_stride) {
+    state.lap[0] = {a, b};
+    turn<0>(state);
+    state.lap[0] = {a + kABlockBytes, b + kBBlockBytes};
+    turn<1>(state);
+    for (std::size_t k = 2; k < blocks; ++k) {
+      state.lap[0] = {a + k * kABlockBytes, b + k * kBBlockBytes};
+      turn<kLongAgo>(state);
     }
-    // Two transpositions of 8x8 dwords side by side, one in each half of the registers.
-    __m512i u[8], w[8];
-    for (int i = 0; i < 8; i += 2) {
-      u[i] = _mm512_unpacklo_epi32(z[i], z[i + 1]);
-      u[i + 1] = _mm512_unpackhi_epi32(z[i], z[i + 1]);
-    }
-    for (int i = 0; i < 8; i += 4) {
-      w[i] = _mm512_unpacklo_epi64(u[i], u[i + 2]);
-      w[i + 1] = _mm512_unpackhi_epi64(u[i], u[i + 2]);
-      w[i + 2] = _mm512_unpacklo_epi64(u[i + 1], u[i + 3]);
-      w[i + 3] = _mm512_unpackhi_epi64(u[i + 1], u[i + 3]);
-    }
-    const __m512i low = _mm512_set_epi64(13, 12, 5, 4, 9, 8, 1, 0);
-    const __m512i high = _mm512_set_epi64(15, 14, 7, 6, 11, 10, 3, 2);
-    const __m512i bias = _mm512_set1_epi8(64);
-    for (int i = 0; i < 4; ++i) {
-      const __m512i first = _mm512_permutex2var_epi64(w[i], low, w[i + 4]);
-      const __m512i second = _mm512_permutex2var_epi64(w[i], high, w[i + 4]);
-      _mm512_store_si512(panel + 64 * i, _mm512_add_epi8(first, bias));
-      _mm512_store_si512(panel + 64 * (i + 4), _mm512_add_epi8(second, bias));
-    }
-    const __m512 s = _mm512_load_ps(scales);
-    _mm512_store_ps(panel + kBScale, s);
-    _mm512_store_ps(panel + kBScale512, _mm512_mul_ps(s, _mm512_set1_ps(512.0f)));
+    state.finished = state.next;
+    state.next += kRows * kColumns;
   }
+  turn<kLongAgo, 1>(state);
+  turn<kLongAgo, 2>(state);
+  for_each<kRows>([&](auto i) { _mm512_storeu_ps(state.finished + kColumns * i, state.rows[i].acc); });
 }
 
 }  // namespace
 
-const TileKernel kTileAvx512{{kRows, kABlockBytes, pack_a}, {kColumns, kBBlockBytes, pack_b}, kPassBlocks, run,
-                             avx512_values_to_codes, avx512_codes_to_values, avx512_values_to_fp16};
+const TileKernel kTileAvx512{{kRows, kABlockBytes, avx512_pack_a},
+                             {kColumns, kBBlockBytes, avx512_pack_b},
+                             kPassBlocks,
+                             2,
+                             run,
+                             avx512_values_to_codes,
+                             avx512_codes_to_values,
+                             avx512_values_to_fp16};
 
 }  // namespace meshwright
