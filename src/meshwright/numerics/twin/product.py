@@ -5,6 +5,7 @@ Rules: RTL vectors in tests/golden/matmul.npz and tests/golden/matmul_machine.np
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Final
 
@@ -14,8 +15,10 @@ from numpy.typing import NDArray
 from meshwright.numerics.twin import fp22
 from meshwright.numerics.twin.mxfp7 import BLOCK
 
-_CHUNK: Final = 1 << 15
-"""Outputs worked on at a time: a handful of float64 arrays of this size stay in a second-level cache."""
+_CHUNK: Final = 1 << 13
+"""Outputs worked on at a time. A handful of float64 arrays of this size stay in a second-level cache, and 2^18
+multiplications a block is where OpenBLAS still runs on the caller's thread: its threads would spin between blocks."""
+_COLUMNS: Final = 512
 _SHIFT_CAP: Final = 30
 
 
@@ -68,10 +71,16 @@ def _block_values(a: _Operand, b: _Operand, pumped: bool) -> Iterator[NDArray[np
         yield fp22.round_to_15_bits(_merged(a, b, block) if pair else _scaled(a, b, block))
 
 
-def _steps(rows: int, columns: int) -> tuple[int, int]:
-    """How many products and how many rows of each are worked on at a time, for about `_CHUNK` outputs."""
-    rows_step = max(1, min(rows, _CHUNK // columns))
-    return max(1, _CHUNK // (rows * columns)), rows_step
+def _slices(length: int, step: int) -> list[slice]:
+    return [slice(first, first + step) for first in range(0, length, step)]
+
+
+def _tiles(products: int, rows: int, columns: int) -> tuple[list[slice], list[slice], list[slice]]:
+    """Slices over products, rows and columns; one of each is about `_CHUNK` outputs."""
+    columns_step = min(columns, _COLUMNS)
+    rows_step = min(rows, max(1, _CHUNK // columns_step))
+    products_step = max(1, _CHUNK // (rows_step * columns_step))
+    return _slices(products, products_step), _slices(rows, rows_step), _slices(columns, columns_step)
 
 
 def matmul(
@@ -92,15 +101,13 @@ def matmul(
     out = np.zeros((products, rows, columns), dtype=np.uint32) if start is None else start.copy()
     if out.size == 0 or qa.shape[2] == 0:
         return out
-    products_step, rows_step = _steps(rows, columns)
-    for product in range(0, products, products_step):
-        which = slice(product, product + products_step)
-        b = _Operand(qb[b_index[which]], sb[b_index[which]])
-        for row in range(0, rows, rows_step):
-            some = slice(row, row + rows_step)
-            a = _Operand(qa[a_index[which], some], sa[a_index[which], some])
-            tile = fp22.decode(out[which, some])
+    some_products, some_rows, some_columns = _tiles(products, rows, columns)
+    for which, column in itertools.product(some_products, some_columns):
+        b = _Operand(qb[b_index[which], column], sb[b_index[which], column])
+        for row in some_rows:
+            a = _Operand(qa[a_index[which], row], sa[a_index[which], row])
+            tile = fp22.decode(out[which, row, column])
             for value in _block_values(a, b, pumped):
                 tile = fp22.add_values(tile, value)
-            out[which, some] = fp22.code_of(tile)
+            out[which, row, column] = fp22.code_of(tile)
     return out
