@@ -11,6 +11,7 @@ from meshwright.cli.versions import version
 _EXAMPLES = """
 [bold]First steps[/bold]
 
+  meshwright demo                           real weights over four meshes
   meshwright doctor                         what runs here, and why
   meshwright doctor --golden tests/golden   are these the machine's bits?
   meshwright machines ktpu-v13p             four meshes in a chain, drawn
