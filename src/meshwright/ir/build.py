@@ -53,6 +53,10 @@ class GraphBuilder:
         self._tensors.append(Tensor(name, tuple(shape), format, tuple(map(ChipId, chips)), relation, tuple(grid)))
         return TensorId(len(self._tensors) - 1)
 
+    def scratch(self, name: str, shape: Sequence[int], format: ElementType, chip: int) -> TensorId:
+        """A value of one chip's DRAM that only this graph's own stages touch; numbered, so that names may repeat."""
+        return self.tensor(f"{name}~{len(self._tensors)}", shape, format, (chip,))
+
     def fifo(self, site: Site, block: Sequence[int], format: ElementType, depth: int = 2) -> BufferId:
         """A block FIFO at `site`; two blocks deep unless said otherwise, so that filling and taking overlap."""
         return self._buffer(Buffer(site, tuple(block), format, depth))

@@ -14,8 +14,10 @@ from meshwright.ir.expression import Expr, Operand, as_expr, type_fault
 from meshwright.ir.ids import BufferId, StageId
 from meshwright.ir.linearity import is_linear_in
 from meshwright.ir.operation import Generic
+from meshwright.kernels.blocks import filled
 from meshwright.kernels.kernel import Contraction, Piece, Shaped, UnitKind
 from meshwright.kernels.nest import Nest
+from meshwright.kernels.operands import named, require_floats
 from meshwright.kernels.placement import Placement
 
 
@@ -34,7 +36,8 @@ class Elementwise(Struct, frozen=True):
     def result(self, operands: Sequence[Shaped]) -> Shaped:
         """The operands' shapes broadcast against each other."""
         if len(operands) != self.count:
-            raise KernelError(f"{self.name} takes {self.count} operands, not {len(operands)}")
+            raise KernelError(f"{self.name} takes {self.count} operands; {len(operands)} are given: {named(operands)}")
+        require_floats(self.name, operands)
         return Shaped(broadcast(self.name, operands), operands[0].format)
 
     def axes(self, operands: Sequence[Shaped]) -> tuple[tuple[int | None, ...], ...]:
@@ -92,14 +95,7 @@ def broadcast(name: str, operands: Sequence[Shaped]) -> tuple[int, ...]:
 
 def vector_box(shape: Sequence[int], elements: int) -> tuple[int, ...]:
     """A block of at most `elements`: as much of the last axis as fits, then as much of the one before."""
-    box = [1] * len(shape)
-    left = elements
-    for axis in reversed(range(len(shape))):
-        box[axis] = max(1, min(shape[axis], left))
-        left //= box[axis]
-        if box[axis] < shape[axis]:
-            break
-    return tuple(box)
+    return filled(shape, elements)
 
 
 def _padded(box: Sequence[int], rank: int) -> tuple[int, ...]:
