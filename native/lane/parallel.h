@@ -8,16 +8,28 @@
 
 namespace meshwright::lane {
 
-// Calls work(worker, begin, end) with [0, count) cut into at most `threads` shares, each a multiple of `grain` but the last.
+class Entered {
+ public:
+  explicit Entered(const Kernels& kernels) : kernels_(kernels), state_(kernels.enter()) {}
+  ~Entered() { kernels_.leave(state_); }
+  Entered(const Entered&) = delete;
+  Entered& operator=(const Entered&) = delete;
+
+ private:
+  const Kernels& kernels_;
+  unsigned state_;
+};
+
+// Calls work(worker, begin, end) with [0, count) cut into at most `threads` shares, each a multiple of `grain` but
+// the last.
 template <class Work>
 void parallel(std::size_t count, std::size_t grain, int threads, const Kernels& kernels, Work work) {
   const std::size_t grains = (count + grain - 1) / grain;
   const std::size_t workers = grains < std::size_t(threads) ? (grains ? grains : 1) : std::size_t(threads);
   auto share = [&](std::size_t worker) {
     const std::size_t begin = grains * worker / workers * grain, end = grains * (worker + 1) / workers * grain;
-    const unsigned state = kernels.enter();
+    const Entered entered(kernels);
     work(worker, begin, end < count ? end : count);
-    kernels.leave(state);
   };
   std::vector<std::thread> others;
   for (std::size_t worker = 1; worker < workers; ++worker) others.emplace_back(share, worker);
