@@ -104,7 +104,7 @@ def run_layer(group: MeshGroup, model: MiniLM, number: int, x: Array64, progress
 
     product = run(group.plan_matmul(tokens, first), 1)
     hidden = run(group.plan_each(bias_gelu, product, first_bias), 2)
-    summed = run(group.plan_matmul(hidden, second) if alone else group.plan_matmul_chain_reduce(hidden, second), 3)
+    summed = run(group.plan_matmul(hidden, second) if alone else group.plan_chain_reduce(hidden, second), 3)
     bias = group.put_like(summed, b2, "b2")
     output = run(group.plan_each(add, summed, bias), 4)
     seconds = time.perf_counter() - start

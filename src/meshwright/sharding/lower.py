@@ -13,7 +13,7 @@ from meshwright.ir.graph import Graph
 from meshwright.ir.ids import StageId, TensorId
 from meshwright.kernels.kernel import Piece
 from meshwright.kernels.matmul import ResidentShare, emit_added, emit_drained, emit_opened
-from meshwright.kernels.move import emit_copy
+from meshwright.kernels.move import CopyBoxes, emit_copy
 from meshwright.sharding.plan import AddTiles, Copy, DrainTiles, OpenTiles, Plan, Ref, Step
 
 
@@ -146,9 +146,10 @@ class _Lowering:
         """The stages of one step."""
         place = targets.placement(self.plan.machine, step.node)
         match step.kernel:
-            case Copy():
-                self.stored[step.result] = emit_copy(
-                    self.builder, place, self.piece(step.args[0]), self.piece(step.result)
+            case Copy(source, target, shape):
+                boxes = CopyBoxes(source, target, shape)
+                self._store(
+                    step, emit_copy(self.builder, place, self.piece(step.args[0]), self.piece(step.result), boxes)
                 )
             case OpenTiles(tile=tile):
                 shape = self.plan.slots[step.result.slot].local
@@ -159,7 +160,10 @@ class _Lowering:
                 emit_added(self.builder, self.tensors[self.plan.into], into, arriving)
             case DrainTiles():
                 resident = self.resident[step.args[0]]
-                self.stored[step.result] = emit_drained(self.builder, place, resident, self.piece(step.result))
+                self._store(step, emit_drained(self.builder, place, resident, self.piece(step.result)))
             case kernel:
                 pieces = [self.piece(ref) for ref in step.args]
-                self.stored[step.result] = kernel.emit(self.builder, place, pieces, self.piece(step.result))
+                self._store(step, kernel.emit(self.builder, place, pieces, self.piece(step.result)))
+
+    def _store(self, step: Step, stores: tuple[StageId, ...]) -> None:
+        self.stored[step.result] = (*self.stored.get(step.result, ()), *stores)

@@ -43,8 +43,14 @@ class Ref(Struct, frozen=True):
 
 
 class Copy(Struct, frozen=True):
-    """Copies a piece to another mesh's DRAM, from where it is."""
+    """Copies a piece, or a box of it, into a piece, or a box of it, on this mesh or a neighbour.
 
+    source, target: where the box begins in either piece, one number an axis; shape: its extent. None: all of it.
+    """
+
+    source: tuple[int, ...] | None = None
+    target: tuple[int, ...] | None = None
+    shape: tuple[int, ...] | None = None
     name: str = "copy"
     unit: UnitKind = "mover"
 

@@ -8,13 +8,15 @@ x split on K gives a partial sum.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from msgspec import Struct
 
 from meshwright.errors import SplitError
 from meshwright.ir.pool import Pool
 from meshwright.ir.spec import COPIED, Spec
+from meshwright.kernels.elementwise import elementwise
 from meshwright.kernels.kernel import Kernel, Shaped
 from meshwright.kernels.matmul import MatrixProduct
 from meshwright.sharding.value import Sharded
@@ -29,6 +31,22 @@ class Argument(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"`{self.name}` {self.shaped} {described(self.spec)}"
+
+
+def declared(kernel: Kernel | Callable[..., Any]) -> Kernel:
+    """A kernel as it is; a Python function over elements traced into one.
+
+    Raises `SplitError` for a kernel that does not say what it mixes: on slices it might see only part of what it needs.
+    """
+    if not hasattr(kernel, "emit"):
+        return elementwise(cast("Callable[..., Any]", kernel))
+    missing = [name for name in ("axes", "contractions", "linear_in", "result", "unit") if not hasattr(kernel, name)]
+    if missing:
+        raise SplitError(
+            f"{getattr(kernel, 'name', type(kernel).__name__)} doesn't declare {', '.join(missing)}: what is "
+            "undeclared counts as mixing every axis and as nonlinear. Declare them (see meshwright.kernels.kernel.Kernel)"
+        )
+    return cast("Kernel", kernel)
 
 
 def described(spec: Spec) -> str:

@@ -105,7 +105,7 @@ class Sharded(Struct, frozen=True, eq=False):
     def places(self) -> tuple[tuple[slice, ...], ...]:
         """For each rank, the part of the whole value that its piece is."""
         found: list[tuple[slice, ...]] = []
-        for rank in range(len(self.parts)):
+        for rank in range(len(self.meshes)):
             place = [slice(0, size) for size in self.shape]
             shape = self.shape
             position = np.unravel_index(rank, self.ranks.grid)
