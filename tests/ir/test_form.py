@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+
 from ir.malformed import MALFORMED, at
 from ir.samples import SAMPLES
-
 from meshwright.errors import GraphError
 from meshwright.ir.form import faults, require_well_formed
 
