@@ -55,6 +55,11 @@ class Arithmetic(Protocol):
         ...
 
     @property
+    def accumulator(self) -> ElementType:
+        """The element type of a sum that stays in an accumulator."""
+        ...
+
+    @property
     def drained(self) -> ElementType:
         """The element type in which a finished sum leaves the accumulator towards a bias or an epilogue."""
         ...

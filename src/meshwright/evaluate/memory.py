@@ -6,6 +6,8 @@ or that reads what nobody wrote, is refused: its result would depend on the mach
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
@@ -20,26 +22,49 @@ from meshwright.evaluate.stream import Stream
 from meshwright.ir.flow import order_graph
 from meshwright.ir.graph import Graph
 from meshwright.ir.ids import StageId, TensorId
-from meshwright.ir.records import Store, Tensor
+from meshwright.ir.pattern import Affine
+from meshwright.ir.records import Load, Store, Tensor
 
 _UNWRITTEN, _GIVEN = -1, -2
 
 
 class _Piece:
-    """One rank's piece of a tensor that stages store to."""
+    """One rank's piece of a tensor that stages store to, with who stored what to it and who loaded what from it."""
 
     def __init__(self, array: Array, given: bool) -> None:
         self.array = array
-        self.writer: NDArray[np.int32] = np.full(array.shape, _GIVEN if given else _UNWRITTEN, dtype=np.int32)
+        self.given = given
+        self.writes: list[tuple[StageId, Boxes]] = []
         self.writers: set[StageId] = set()
         self.readers: list[tuple[StageId, Boxes]] = []
-        self.complete: bool | None = given
+        self._writer: NDArray[np.int32] | None = None
+        self._replayed = 0
+        self._apart = True
+        self._count = 0
 
-    def is_complete(self) -> bool:
-        """Whether every element has been given or written."""
-        if self.complete is None:
-            self.complete = bool((self.writer != _UNWRITTEN).all())
-        return self.complete
+    def add(self, stage: StageId, boxes: Boxes) -> None:
+        """Notes that `stage` has stored the boxes."""
+        self._apart = self._apart and all(boxes.obviously_apart_from(other) for _, other in self.writes)
+        self._count += boxes.touched_count
+        self.writes.append((stage, boxes))
+        self.writers.add(stage)
+
+    def writer(self) -> NDArray[np.int32]:
+        """For every element the stage that wrote it last. Built where it is asked for: few graphs need it."""
+        if self._writer is None:
+            self._writer = np.full(self.array.shape, _GIVEN if self.given else _UNWRITTEN, dtype=np.int32)
+        for stage, boxes in self.writes[self._replayed :]:
+            boxes.write(self._writer, np.full((len(boxes.index), *boxes.pattern.box), stage, dtype=np.int32))
+        self._replayed = len(self.writes)
+        return self._writer
+
+    def unwritten(self) -> int:
+        """How many elements have been neither given nor written."""
+        if self.given:
+            return 0
+        if self._apart:
+            return self.array.size - self._count
+        return int((self.writer() == _UNWRITTEN).sum())
 
 
 class Memory:
@@ -51,6 +76,8 @@ class Memory:
         self._given = _ingested(graph, inputs, arithmetic)
         self._stored: dict[tuple[TensorId, int], _Piece] = {}
         self._ancestors: dict[StageId, set[int]] = {}
+        self._shared: dict[_Reading, Stream] = {}
+        self._awaited = _readings(graph)
         self._writes = {(s.kind.tensor, graph.rank_of(s)) for s in graph.stages if isinstance(s.kind, Store)}
 
     @cached_property
@@ -68,17 +95,30 @@ class Memory:
         record = self._graph.tensors[tensor]
         pad = self._arithmetic.constant(0.0 if pattern.pad is None else pattern.pad, record.format)
         if (tensor, rank) not in self._writes:
-            return boxes.read(self._given[tensor][rank], pad, block)
+            return self._read_given((tensor, rank, pattern, len(boxes.index), block), boxes, pad)
         piece = self._piece(tensor, rank)
-        if not piece.is_complete() or not piece.writers <= self._before(stage):
+        if piece.unwritten() or not piece.writers <= self._before(stage):
             self._refuse_unordered(stage, record, piece, boxes, block)
         piece.readers.append((stage, boxes))
         return boxes.read(piece.array, pad, block)
 
+    def _read_given(self, reading: _Reading, boxes: Boxes, pad: Array) -> Stream:
+        """A stream of a tensor that nobody stores to; loads of the same blocks share it, and the last lets go of it."""
+        tensor, rank, _, _, block = reading
+        if reading not in self._awaited:  # A gather: what it reads is up to its indices.
+            return boxes.read(self._given[tensor][rank], pad, block)
+        stream = self._shared.get(reading) or boxes.read(self._given[tensor][rank], pad, block)
+        self._awaited[reading] -= 1
+        if self._awaited[reading]:
+            self._shared[reading] = stream
+        else:
+            self._shared.pop(reading, None)
+        return stream
+
     def _refuse_unordered(
         self, stage: StageId, record: Tensor, piece: _Piece, boxes: Boxes, block: tuple[int, ...]
     ) -> None:
-        writers = set(np.unique(boxes.read(piece.writer, np.asarray(_GIVEN, np.int32), block).unique).tolist())
+        writers = set(np.unique(boxes.read(piece.writer(), np.asarray(_GIVEN, np.int32), block).unique).tolist())
         if _UNWRITTEN in writers:
             raise EvaluationError(
                 f"ReadAfterWrite: stage s{stage} loads elements of {record.name!r} that nothing has written before it: "
@@ -99,24 +139,23 @@ class Memory:
         before = self._before(stage)
         self._refuse_racing(stage, record, piece, boxes, before)
         boxes.write(piece.array, blocks)
-        boxes.write(piece.writer, np.full(blocks.shape, stage, dtype=np.int32))
-        piece.writers.add(stage)
-        if not piece.complete:
-            piece.complete = None
+        piece.add(stage, boxes)
 
     def _refuse_racing(self, stage: StageId, record: Tensor, piece: _Piece, boxes: Boxes, before: set[int]) -> None:
-        others = [(reader, read.touched) for reader, read in piece.readers if reader not in before]
-        if not others and piece.writers <= before:
+        writers = {s for s, other in piece.writes if s not in before and not boxes.obviously_apart_from(other)}
+        readers = [
+            (s, other) for s, other in piece.readers if s not in before and not boxes.obviously_apart_from(other)
+        ]
+        if not writers and not readers:
             return
         mine = boxes.touched()
-        for other in sorted(piece.writers - before):
-            if (piece.writer.reshape(-1)[mine] == other).any():
-                raise EvaluationError(
-                    f"WrittenOnce: stages s{other} and s{stage} both store to elements of {record.name!r}, and nothing "
-                    "says which comes last"
-                )
-        for reader, touched in others:
-            if np.intersect1d(mine, touched()).size:
+        for other in sorted(writers.intersection(np.unique(piece.writer().reshape(-1)[mine]).tolist())):
+            raise EvaluationError(
+                f"WrittenOnce: stages s{other} and s{stage} both store to elements of {record.name!r}, and nothing "
+                f"says which comes last: add a precedence between them"
+            )
+        for reader, read in readers:
+            if np.intersect1d(mine, read.touched()).size:
                 raise EvaluationError(
                     f"NoLiveOverwrite: stage s{stage} overwrites what s{reader} loads from {record.name!r}, and "
                     f"nothing says which comes first: add the precedence (s{reader}, s{stage})"
@@ -130,7 +169,7 @@ class Memory:
                 self._stored[key] = _Piece(self._given[tensor][rank].copy(), given=True)
             else:
                 zero = self._arithmetic.constant(0.0, record.format)
-                self._stored[key] = _Piece(np.full(record.local, zero), given=False)
+                self._stored[key] = _Piece(np.zeros(record.local, zero.dtype), given=False)
         return self._stored[key]
 
     def result(self, tensor: TensorId) -> tuple[Array, ...]:
@@ -139,13 +178,30 @@ class Memory:
         pieces: list[Array] = []
         for rank in range(len(record.chips)):
             piece = self._stored.get((tensor, rank))
-            if piece is None or not piece.is_complete():
-                missing = record.local if piece is None else (piece.writer == _UNWRITTEN).sum()
+            if piece is None and tensor in self._given:
+                piece = self._piece(tensor, rank)
+            missing = math.prod(record.local) if piece is None else piece.unwritten()
+            if missing:
                 raise EvaluationError(
-                    f"Covered: {missing} elements of rank {rank}'s piece of {record.name!r} were never stored"
+                    f"Covered: {missing} of {math.prod(record.local)} elements of rank {rank}'s piece of "
+                    f"{record.name!r} were never stored: store them, or give the tensor a first content"
                 )
-            pieces.append(piece.array)
+            pieces.append(self._piece(tensor, rank).array)
         return tuple(pieces)
+
+
+_Reading = tuple[TensorId, int, Affine, int, tuple[int, ...]]
+"""What a load reads: tensor, rank, pattern, number of blocks, block shape."""
+
+
+def _readings(graph: Graph) -> Counter[_Reading]:
+    """How often each reading is loaded."""
+    found = Counter[_Reading]()
+    for stage in graph.stages:
+        if isinstance(stage.kind, Load) and isinstance(stage.kind.pattern, Affine) and stage.outs:
+            kind, block = stage.kind, graph.buffers[stage.outs[0]].block
+            found[kind.tensor, graph.rank_of(stage), stage.kind.pattern, kind.num_blocks, block] += 1
+    return found
 
 
 def _ingested(
@@ -174,5 +230,5 @@ def _pieces(record: Tensor, pieces: Sequence[Array], arithmetic: Arithmetic) -> 
                 f"({', '.join(map(str, record.specs))}) over {len(record.chips)} chips has pieces of {record.local}"
             )
     # The same array given for several ranks (a copied value) is converted once.
-    known: dict[int, Array] = {}
-    return tuple(known.setdefault(id(p), arithmetic.ingest(p, record.format)) for p in pieces)
+    known = {id(piece): arithmetic.ingest(piece, record.format) for piece in {id(p): p for p in pieces}.values()}
+    return tuple(known[id(piece)] for piece in pieces)

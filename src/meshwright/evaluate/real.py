@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,21 +45,6 @@ _FOLD: Final[dict[Pool, Callable[..., Array]]] = {
 }
 
 
-def storage_dtype(format: ElementType) -> np.dtype[Any]:
-    """The numpy type that elements of `format` come and go in; accumulator and lane words are uint32 codes."""
-    return _STORAGE[format]
-
-
-_STORAGE: Final[dict[ElementType, np.dtype[Any]]] = {
-    ElementType.F16: np.dtype(np.float16),
-    ElementType.BF16: np.dtype(ml_dtypes.bfloat16),
-    ElementType.F32: np.dtype(np.float32),
-    ElementType.FP22: np.dtype(np.uint32),
-    ElementType.E8M15: np.dtype(np.uint32),
-    ElementType.I32: np.dtype(np.int32),
-}
-
-
 class RealArithmetic:
     """float64 throughout; whole numbers are int64."""
 
@@ -73,6 +57,11 @@ class RealArithmetic:
     def drained(self) -> ElementType:
         """Nothing is rounded on the way out of a sum."""
         return ElementType.F32
+
+    @property
+    def accumulator(self) -> ElementType:
+        """Nothing is rounded in a sum; accumulators are written as those of a cluster."""
+        return ElementType.FP22
 
     def ingest(self, values: Array, format: ElementType) -> Array:
         """As float64 (int64 for whole numbers); any real dtype is taken, so unrounded values can be given as well."""

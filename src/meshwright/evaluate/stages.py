@@ -62,7 +62,7 @@ def matmul(
 ) -> Array:
     """Output blocks [T, m, n]."""
     start = ins[2].stream.all() if len(ins) == 3 else None
-    finished = ElementType.FP22 if out.buffer.resident else out.format
+    finished = out.format
     if bias is not None or op.epilogue is not None:
         finished = number.drained
     if spill is None:
@@ -101,11 +101,11 @@ def _spilled(
     for pair in range(op.contraction_blocks):
         last = pair == op.contraction_blocks - 1
         each = [Stream(s.unique, s.index[pair :: op.contraction_blocks]) for s in (a, b)]
-        blocks = _products((each[0], each[1]), ins, accumulator, finished if last else ElementType.FP22, number)
+        blocks = _products((each[0], each[1]), ins, accumulator, finished if last else number.accumulator, number)
         if not last:
-            as_words = Typed(blocks, ElementType.FP22)
+            as_words = Typed(blocks, number.accumulator)
             (kept,) = number.elementwise([Operand(0)], [as_words], [spill], Unit.VECTOR)
-            accumulator = number.encode(number.numbers(kept, spill), ElementType.FP22)
+            accumulator = number.encode(number.numbers(kept, spill), number.accumulator)
     assert blocks is not None
     return blocks
 
@@ -117,7 +117,8 @@ def _epilogue(epilogue: Expr | None, blocks: Array, bias: Port | None, out: Elem
         operands.append(bias.typed(bias.stream.all()))
         total = Binary(BinaryOp.ADD, Operand(0), Operand(1))
     expr = total if epilogue is None else substitute(epilogue, lambda _: total)
-    return number.elementwise([expr], operands, [out], Unit.VECTOR)[0]
+    # An epilogue that ignores the sum has no axes of its own.
+    return np.broadcast_to(number.elementwise([expr], operands, [out], Unit.VECTOR)[0], blocks.shape)
 
 
 def generic(op: Generic, ins: Sequence[Port], outs: Sequence[Port], number: Arithmetic) -> list[Array]:

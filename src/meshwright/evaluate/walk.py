@@ -126,18 +126,21 @@ class _Walk:
         pattern = kind.pattern
         what = f"{'load' if isinstance(kind, Load) else 'store'} of {record.name!r}"
         if not isinstance(pattern, Gather):
-            return Boxes(pattern, record.local, what)
+            return Boxes(pattern, record.local, what, count=self._touched(kind))
         index = self._named(pattern.index)
         assert index is not None
         looked_up = positions(index, pattern.origin, self.arithmetic)
-        return Boxes(affine_of(pattern), record.local, what, pattern.axis, looked_up)
+        return Boxes(affine_of(pattern), record.local, what, pattern.axis, looked_up, self._touched(kind))
+
+    @staticmethod
+    def _touched(kind: Load | Store) -> int:
+        return kind.num_blocks if isinstance(kind, Load) else kind.pattern.num_blocks
 
     def _load(self, stage_id: StageId, stage: Stage, kind: Load) -> None:
         receiver = stage.outs[0] if stage.outs else self._receiver(kind.multicast)
         block = self.graph.buffers[receiver].block
         boxes = self._boxes(stage, kind)
         stream = self.memory.load(stage_id, kind.tensor, self.graph.rank_of(stage), boxes, block)
-        stream = Stream(stream.unique, stream.index[: kind.num_blocks])
         self._put(stage.outs, [stream] * len(stage.outs))
         if kind.multicast is not None:
             self.sent[kind.multicast] = stream

@@ -10,7 +10,7 @@ from msgspec import Struct
 from meshwright import targets
 from meshwright.errors import DeviceError
 from meshwright.evaluate.arithmetic import Arithmetic, Array
-from meshwright.evaluate.real import storage_dtype
+from meshwright.evaluate.storage import storage_dtype
 from meshwright.ir.formats import ElementType
 from meshwright.machine import MachineSpec
 from meshwright.runtime.arena import Arena, Span
@@ -27,7 +27,7 @@ class Tensor(Struct, frozen=True, eq=False):
     @property
     def nbytes(self) -> int:
         """Bytes of the elements."""
-        return math.prod(self.shape) * self.format.bits // 8
+        return math.ceil(math.prod(self.shape) * self.format.bits / 8)
 
     def numpy(self) -> Array:
         """The elements, fetched from the device (and counted)."""
@@ -59,7 +59,7 @@ class Card:
         Raises `DeviceError` where it overlaps one that is claimed already, or leaves the DRAM.
         """
         usable = self.machine.dram.usable_bytes
-        first, after = window or (0, usable)
+        first, after = (0, usable) if window is None else window
         self.machine.mesh(mesh)
         if not 0 <= first < after <= usable:
             raise DeviceError(
@@ -75,7 +75,9 @@ class Card:
         return first, after
 
     def release(self, mesh: int, window: tuple[int, int]) -> None:
-        """Gives a claimed window back."""
+        """Gives a claimed window back; `DeviceError` for one that isn't claimed."""
+        if window not in self._claims.get(mesh, ()):
+            raise DeviceError(f"mesh {mesh}: no device has the bytes {window[0]:#x} to {window[1]:#x} to give back")
         self._claims[mesh].remove(window)
 
 
@@ -97,24 +99,34 @@ class Device:
         self._contents: dict[int, Array] = {}
         self._sent = 0
         self._fetched = 0
+        self._closed = False
         self.runs = 0
 
     def put(self, values: Array, format: ElementType) -> Tensor:
-        """Elements (the numpy type of `format`) into DRAM; counted as sent by the host."""
-        held = self.arithmetic.ingest(np.ascontiguousarray(values), format)
-        tensor = self.hold(held, format)
+        """A copy of elements (the numpy type of `format`) into DRAM; counted as sent by the host.
+
+        Raises `EvaluationError` for another numpy type, and `DeviceError` where there is no room.
+        """
+        tensor = self.hold(self.arithmetic.ingest(np.asarray(values), format), format)
         self._sent += tensor.nbytes
         return tensor
 
-    def hold(self, held: Array, format: ElementType) -> Tensor:
-        """Elements that are in the device's arithmetic already; nothing is sent."""
-        size = math.prod(held.shape) * format.bits // 8
-        span = self.arena.allocate(size)
-        self._contents[span.start] = held
-        return Tensor(self, span, tuple(held.shape), format)
+    def hold(self, elements: Array, format: ElementType) -> Tensor:
+        """A copy of elements that are in the device's arithmetic already; nothing is sent."""
+        return self.adopt(elements.copy(order="C"), format)
+
+    def adopt(self, elements: Array, format: ElementType) -> Tensor:
+        """Takes over an array that nobody else holds, without a copy; it can't be written to from now on."""
+        span = self.arena.allocate(math.ceil(math.prod(elements.shape) * format.bits / 8))
+        elements.flags.writeable = False
+        self._contents[span.start] = elements
+        return Tensor(self, span, tuple(elements.shape), format)
 
     def held(self, tensor: Tensor) -> Array:
-        """The elements where they are; `DeviceError` for a value of another device, a freed or a stale one."""
+        """The elements where they are, to be read only.
+
+        Raises `DeviceError` for a value of another device, a freed or a stale one.
+        """
         if tensor.device is not self:
             raise DeviceError(f"{tensor} is asked for on mesh {self.mesh}'s device; it is another device's value")
         self.arena.check(tensor.span)
@@ -142,9 +154,11 @@ class Device:
         return Stats(self._sent, self._fetched, self.runs, self.arena.used_bytes)
 
     def close(self) -> None:
-        """Forgets every value and gives the window back."""
+        """Forgets every value and gives the window back, once."""
         self.reset()
-        self.card.release(self.mesh, self.arena.window)
+        if not self._closed:
+            self.card.release(self.mesh, self.arena.window)
+        self._closed = True
 
     @staticmethod
     def dtype(format: ElementType) -> np.dtype[np.generic]:

@@ -41,6 +41,6 @@ def run_graph(
     for name, pieces in results.items():
         record = graph.tensors[graph.tensor_id(name)]
         made[name] = tuple(
-            devices[chip].hold(piece, record.format) for chip, piece in zip(record.chips, pieces, strict=True)
+            devices[chip].adopt(piece, record.format) for chip, piece in zip(record.chips, pieces, strict=True)
         )
     return made

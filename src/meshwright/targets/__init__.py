@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
-from meshwright.errors import MachineError
+import math
+
 from meshwright.evaluate.arithmetic import Arithmetic
 from meshwright.ir.formats import ElementType
 from meshwright.kernels.placement import Placement
 from meshwright.machine import MachineSpec
+from meshwright.targets.grid.arithmetic import GridArithmetic
+from meshwright.targets.grid.placement import GridPlacement
 from meshwright.targets.ktpu import wire
 from meshwright.targets.ktpu.arithmetic import KtpuArithmetic
 from meshwright.targets.ktpu.placement import KtpuPlacement
 
 
 def arithmetic(machine: MachineSpec) -> Arithmetic:
-    """The number system of the machine's silicon; `MachineError` for a family that has none here."""
-    _only_ktpu(machine)
-    return KtpuArithmetic()
+    """The number system of the machine's silicon."""
+    match machine.numerics:
+        case "ktpu":
+            return KtpuArithmetic()
+        case "grid":
+            return GridArithmetic()
 
 
 def placement(machine: MachineSpec, chip: int) -> Placement:
-    """One chip of the machine as kernels see it; `MachineError` for a chip or a family that isn't there."""
-    _only_ktpu(machine)
+    """One chip of the machine as kernels see it; `MachineError` for a chip that isn't there."""
     machine.mesh(chip)
-    return KtpuPlacement(machine, chip)
+    match machine.numerics:
+        case "ktpu":
+            return KtpuPlacement(machine, chip)
+        case "grid":
+            return GridPlacement(machine, chip)
+
+
+def value_format(machine: MachineSpec) -> ElementType:
+    """The element type of float values in the machine's DRAM."""
+    return placement(machine, machine.mesh_ids[0]).value_format
 
 
 def wire_bytes(machine: MachineSpec, format: ElementType, elements: int) -> int:
     """Payload bytes of `elements` of a block that crosses a link of the machine."""
-    _only_ktpu(machine)
-    return wire.payload_bytes(format, elements)
-
-
-def _only_ktpu(machine: MachineSpec) -> None:
-    if machine.numerics != "ktpu":
-        raise MachineError(
-            f"{machine.name} computes in {machine.numerics!r}, and values over its meshes can't be run yet; "
-            "ktpu machines can: ktpu-v13p, ktpu-1"
-        )
+    match machine.numerics:
+        case "ktpu":
+            return wire.payload_bytes(format, elements)
+        case "grid":
+            return math.ceil(elements * format.bits / 8)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from meshwright.errors import EvaluationError
 from meshwright.evaluate.arithmetic import Array, Products, Typed
 from meshwright.evaluate.expression import evaluate_trees
-from meshwright.evaluate.real import storage_dtype
+from meshwright.evaluate.storage import checked_storage, storage_dtype, to_i32
 from meshwright.ir.expression import Expr, Operand
 from meshwright.ir.formats import ElementType
 from meshwright.ir.operation import Unit
@@ -43,6 +43,11 @@ class KtpuArithmetic:
         return "ktpu"
 
     @property
+    def accumulator(self) -> ElementType:
+        """Sums stay in FP22."""
+        return ElementType.FP22
+
+    @property
     def drained(self) -> ElementType:
         """A drain gives saturating fp16."""
         return ElementType.F16
@@ -50,12 +55,7 @@ class KtpuArithmetic:
     def ingest(self, values: Array, format: ElementType) -> Array:
         """Elements as they are; `EvaluationError` where the dtype isn't the element type's."""
         self._known(format)
-        if values.dtype != storage_dtype(format):
-            raise EvaluationError(
-                f"{format} elements come as {storage_dtype(format)}, found {values.dtype}; round them first, for "
-                "example with .astype"
-            )
-        return values
+        return checked_storage(values, format)
 
     def _known(self, format: ElementType) -> None:
         if format is ElementType.BF16:
@@ -78,6 +78,8 @@ class KtpuArithmetic:
         self._known(format)
         if format is ElementType.FP22:
             return fp22.encode(numbers)
+        if format.is_integer:
+            return to_i32(numbers)
         if format is ElementType.E8M15:
             return lane.from_fp32(numbers.astype(np.float32))
         with np.errstate(over="ignore"):

@@ -65,15 +65,16 @@ class KtpuPlacement(Struct, frozen=True):
             raise PlacementError(str(error)) from None
 
     def matmul_tile(self, m: int, n: int, k: int) -> tuple[int, int, int]:
-        """Up to 64 x 128 outputs, narrower where that gives every cluster a share, and as much K as a bank holds."""
+        """Up to 64 x 128 outputs, narrower where every cluster then has a share; K in even parts that a bank holds."""
         rows = min(_ROWS, _up(m, 4))
         columns = min(_COLUMNS, _up(n, 4))
         clusters = self.machine.count("MG", self.chip)
         while columns > LEAST_COLUMNS and math.ceil(m / rows) * math.ceil(n / columns) < clusters:
             columns = max(LEAST_COLUMNS, _up(columns // 2, 4))
         entries = self.machine.cluster.l1_entries
-        blocks = max(1, entries * 4 // max(rows, columns))
-        return rows, columns, 32 * min(blocks, _FIELD, max(1, math.ceil(k / 32)))
+        most = min(max(1, entries * 4 // max(rows, columns)), _FIELD)
+        blocks = max(1, math.ceil(k / 32))
+        return rows, columns, 32 * math.ceil(blocks / math.ceil(blocks / most))
 
     def check_tile(self, tile: tuple[int, int, int]) -> None:
         """Against L1, the accumulator, the sub-tile and block sizes, and the instruction's fields."""
