@@ -165,16 +165,16 @@ def _move(
     builder: GraphBuilder, placement: Placement, source: Piece, result: Piece, sides: _Sides, cut: dict[int, Segment]
 ) -> StageId:
     """One load and one store, and a transposition between them if the block has its factors in another order there."""
-    site = placement.mover_site()
+    site, element = placement.mover_site(), builder.element_type(source.tensor)
     order = _in_order(sides.target, list(cut))
     load = _pattern(sides.source, sides.sizes, cut, order)
     store = _pattern(sides.target, sides.sizes, cut, order)
     extended = [f for f in order if cut[f].block > 1]
     there = _in_order(sides.source, extended)
-    taken = builder.fifo(site, _block(there, cut), placement.value_format)
+    taken = builder.fifo(site, _block(there, cut), element)
     builder.load(source.tensor, load, taken, source.rank, source.ready)
     if there != extended:
-        moved = builder.fifo(site, _block(extended, cut), placement.value_format)
+        moved = builder.fifo(site, _block(extended, cut), element)
         builder.compute(Permute(tuple(there.index(f) for f in extended)), (taken,), (moved,))
         taken = moved
     return builder.store(result.tensor, store, taken, result.rank)

@@ -215,15 +215,9 @@ class _Rows(Struct, frozen=True):
         return self.builder.store(result.tensor, self._pattern(result, self.nest), out, result.rank)
 
     def _pattern(self, piece: Piece, nest: Nest) -> Affine:
-        """The boxes of a tensor that lines up with the result from its last axis, every row in as many parts."""
+        """The boxes of a tensor that lines up with the result from its last axis."""
         lined_up = axes_from_the_last(piece.shape, len(nest.shape))
-        rows = nest.pattern(lined_up, piece.shape)
-        if self.parts == 1:
-            return rows
-        sizes = zip(lined_up, piece.shape, strict=True)
-        along = tuple(self.size.part if a == self.axis and size != 1 else 0 for a, size in sizes)
-        box = tuple(step or size for step, size in zip(along, rows.box, strict=True))
-        return msgspec.structs.replace(rows, box=box, loops=(*rows.loops, Loop(self.parts, along)))
+        return in_parts(nest.pattern(lined_up, piece.shape), lined_up, piece.shape, self.axis, self.parts)
 
     @property
     def own(self) -> Nest:
@@ -248,6 +242,15 @@ class _Rows(Struct, frozen=True):
             pattern = self.own.pattern(range(len(shape)), shape)
             pieces.append(Piece(tensor, 0, shape, (self.builder.store(tensor, pattern, target),)))
         return pieces
+
+
+def in_parts(rows: Affine, lined_up: Sequence[int], sizes: Sequence[int], axis: int, parts: int) -> Affine:
+    """The boxes of `rows`, each as `parts` blocks along the axis that lines up with `axis`; repeated without one."""
+    if parts == 1:
+        return rows
+    along = tuple(size // parts if a == axis and size != 1 else 0 for a, size in zip(lined_up, sizes, strict=True))
+    box = tuple(step or size for step, size in zip(along, rows.box, strict=True))
+    return msgspec.structs.replace(rows, box=box, loops=(*rows.loops, Loop(parts, along)))
 
 
 def _replaced(expr: Expr, values: Sequence[Expr]) -> Expr:
