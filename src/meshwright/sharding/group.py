@@ -172,6 +172,16 @@ class MeshGroup:
         shape = tuple(size * (len(parts) if axis == spec.axis else 1) for axis, size in enumerate(local))
         return Sharded(self.ranks, shape, element, (spec,), tuple(parts), name)
 
+    def on_rank(self, value: Sharded, rank: int) -> Sharded:
+        """A copied value as a value on one mesh alone; nothing moves. Raises `SplitError` for one that isn't copied."""
+        self._own(value, "value")
+        if not all(spec.is_copied for spec in value.specs):
+            raise SplitError(
+                f"{value}: one mesh has the whole only of a copied value; group.reshard(value, COPIED) first"
+            )
+        ranks = Ranks(value.ranks.machine, (value.meshes[rank],), (1,), value.ranks.owner)
+        return Sharded(ranks, value.shape, value.format, (COPIED,), (value.part(rank),), value.name)
+
     # Values out
 
     def gather(self, value: Sharded, into: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -243,6 +253,11 @@ class MeshGroup:
         self._own(value, "value")
         return collectives.plan_reshard(self.machine, value, spec, along, self.meshes)
 
+    def plan_broadcast(self, value: Sharded) -> Plan:
+        """A value on one mesh, copied to all of the group's, hop by hop."""
+        self._own(value, "value")
+        return collectives.plan_broadcast(self.machine, value, self.ranks)
+
     # Running
 
     def run(self, plan: Plan, progress: Progress | None = None) -> Sharded:
@@ -307,8 +322,7 @@ class MeshGroup:
 
     def broadcast(self, value: Sharded) -> Sharded:
         """A value on one mesh, copied to all of the group's."""
-        self._own(value, "value")
-        return self.run(collectives.plan_broadcast(self.machine, value, self.ranks))
+        return self.run(self.plan_broadcast(value))
 
     def shift(self, value: Sharded, by: int, along: int = 0) -> Sharded:
         """Every rank's piece to the rank `by` positions further, around the end."""
