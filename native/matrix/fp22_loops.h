@@ -98,16 +98,36 @@ void loop_drain(const std::uint32_t* codes, std::uint16_t* out, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) out[i] = drained(codes[i]);
 }
 
-void loop_codes_to_values(const std::uint32_t* codes, float* values, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i) values[i] = float_of(value_bits(codes[i]));
+// The rows of a tile of `Width` columns; a whole row is a loop of constant length, which becomes a few instructions.
+template <int Width>
+void rows_to_codes(const float* values, std::size_t rows, std::size_t columns, std::uint32_t* codes,
+                   std::size_t stride) {
+  for (std::size_t row = 0; row < rows; ++row, values += Width, codes += stride) {
+    if (columns == Width) {
+      for (int i = 0; i < Width; ++i) codes[i] = code_of(bits_of(values[i]));
+    } else {
+      for (std::size_t i = 0; i < columns; ++i) codes[i] = code_of(bits_of(values[i]));
+    }
+  }
 }
 
-void loop_values_to_codes(const float* values, std::uint32_t* codes, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i) codes[i] = code_of(bits_of(values[i]));
+template <int Width>
+void rows_to_fp16(const float* values, std::size_t rows, std::size_t columns, std::uint16_t* out, std::size_t stride) {
+  for (std::size_t row = 0; row < rows; ++row, values += Width, out += stride) {
+    if (columns == Width) {
+      for (int i = 0; i < Width; ++i) out[i] = drained(code_of(bits_of(values[i])));
+    } else {
+      for (std::size_t i = 0; i < columns; ++i) out[i] = drained(code_of(bits_of(values[i])));
+    }
+  }
 }
 
-void loop_values_to_fp16(const float* values, std::uint16_t* out, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i) out[i] = drained(code_of(bits_of(values[i])));
+template <int Width>
+void rows_from_codes(const std::uint32_t* codes, std::size_t stride, std::size_t rows, std::size_t columns,
+                     float* values) {
+  for (std::size_t row = 0; row < rows; ++row, codes += stride, values += Width) {
+    for (std::size_t i = 0; i < columns; ++i) values[i] = float_of(value_bits(codes[i]));
+  }
 }
 
 }  // namespace

@@ -32,10 +32,12 @@ struct TileKernel {
   std::size_t least_blocks;
   void (*run)(const std::uint8_t* a, std::size_t a_stride, std::size_t panels, const std::uint8_t* b,
               std::size_t blocks, float* values, bool opened);
-  // Rows of a finished or half-finished tile to and from memory.
-  void (*values_to_codes)(const float* values, std::uint32_t* codes, std::size_t n);
-  void (*codes_to_values)(const std::uint32_t* codes, float* values, std::size_t n);
-  void (*values_to_fp16)(const float* values, std::uint16_t* out, std::size_t n);
+  // `rows` rows of values (of b.rows columns, `columns` of them wanted) to and from rows `stride` elements apart.
+  void (*to_codes)(const float* values, std::size_t rows, std::size_t columns, std::uint32_t* codes,
+                   std::size_t stride);
+  void (*to_fp16)(const float* values, std::size_t rows, std::size_t columns, std::uint16_t* out, std::size_t stride);
+  void (*from_codes)(const std::uint32_t* codes, std::size_t stride, std::size_t rows, std::size_t columns,
+                     float* values);
 };
 
 struct Kernels {

@@ -11,9 +11,11 @@ namespace meshwright {
 extern const TileKernel kTileAvx512;
 
 void avx512_quantise_row(const std::uint16_t* x, std::size_t k, std::int8_t* q, std::uint8_t* scale);
-void avx512_values_to_codes(const float* values, std::uint32_t* codes, std::size_t n);
-void avx512_codes_to_values(const std::uint32_t* codes, float* values, std::size_t n);
-void avx512_values_to_fp16(const float* values, std::uint16_t* out, std::size_t n);
+void avx512_to_codes(const float* values, std::size_t rows, std::size_t columns, std::uint32_t* codes,
+                    std::size_t stride);
+void avx512_to_fp16(const float* values, std::size_t rows, std::size_t columns, std::uint16_t* out, std::size_t stride);
+void avx512_from_codes(const std::uint32_t* codes, std::size_t stride, std::size_t rows, std::size_t columns,
+                      float* values);
 
 void avx512_pack_a(const std::int8_t* q, std::size_t q_stride, const std::uint8_t* scale, std::size_t scale_stride,
                    std::size_t count, std::size_t blocks, std::uint8_t* panel);

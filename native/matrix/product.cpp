@@ -123,9 +123,7 @@ struct Strip {
 
   void open(float* values) const {
     if (!products.start) return;
-    for (std::size_t row = 0; row < rows; ++row) {
-      tile.codes_to_values(products.start + offset(row), values + row * tile.b.rows, columns);
-    }
+    tile.from_codes(products.start + offset(0), products.b.rows, rows, columns, values);
   }
 
   void multiply(const Packed& a, std::size_t a_number, const std::uint8_t* b_panel, float* values) const {
@@ -140,13 +138,10 @@ struct Strip {
   }
 
   void close(const float* values) const {
-    for (std::size_t row = 0; row < rows; ++row) {
-      const float* from = values + row * tile.b.rows;
-      if (products.fp16) {
-        tile.values_to_fp16(from, products.fp16 + offset(row), columns);
-      } else {
-        tile.values_to_codes(from, products.codes + offset(row), columns);
-      }
+    if (products.fp16) {
+      tile.to_fp16(values, rows, columns, products.fp16 + offset(0), products.b.rows);
+    } else {
+      tile.to_codes(values, rows, columns, products.codes + offset(0), products.b.rows);
     }
     if (products.start) redo_saturated();
   }
@@ -183,8 +178,7 @@ void multiply_tiles(const Kernels& kernels, const Products& p) {
   const Packed a(kernels, tile.a, p.a, a_used, threads);
   const Packed b(kernels, tile.b, p.b, b_used, threads);
 
-  const std::size_t pass = pass_of(tile, padded_blocks(tile, p.a.blocks));
-  std::size_t block_panels = std::max<std::size_t>(kRowBlockBytes / (pass * tile.a.block_bytes), 1);
+  std::size_t block_panels = std::max<std::size_t>(kRowBlockBytes / a.panel_bytes(), 1);
   // Equal row blocks rather than a small one at the end.
   block_panels = ceil_div(a.panels(), ceil_div(a.panels(), block_panels));
   const std::size_t row_blocks = ceil_div(a.panels(), block_panels);

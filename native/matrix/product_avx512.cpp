@@ -225,8 +225,8 @@ const TileKernel kTileAvx512{{kRows, kABlockBytes, avx512_pack_a},
                              kPassBlocks,
                              2,
                              run,
-                             avx512_values_to_codes,
-                             avx512_codes_to_values,
-                             avx512_values_to_fp16};
+                             avx512_to_codes,
+                             avx512_to_fp16,
+                             avx512_from_codes};
 
 }  // namespace meshwright

@@ -69,14 +69,16 @@ void avx2_quantise_row(const std::uint16_t* x, std::size_t k, std::int8_t* q, st
   }
 }
 
-void avx2_values_to_codes(const float* values, std::uint32_t* codes, std::size_t n) {
-  loop_values_to_codes(values, codes, n);
+void avx2_to_codes(const float* values, std::size_t rows, std::size_t columns, std::uint32_t* codes,
+                  std::size_t stride) {
+  rows_to_codes<8>(values, rows, columns, codes, stride);
 }
-void avx2_codes_to_values(const std::uint32_t* codes, float* values, std::size_t n) {
-  loop_codes_to_values(codes, values, n);
+void avx2_to_fp16(const float* values, std::size_t rows, std::size_t columns, std::uint16_t* out, std::size_t stride) {
+  rows_to_fp16<8>(values, rows, columns, out, stride);
 }
-void avx2_values_to_fp16(const float* values, std::uint16_t* out, std::size_t n) {
-  loop_values_to_fp16(values, out, n);
+void avx2_from_codes(const std::uint32_t* codes, std::size_t stride, std::size_t rows, std::size_t columns,
+                    float* values) {
+  rows_from_codes<8>(codes, stride, rows, columns, values);
 }
 
 const Kernels& avx2_kernels() {
