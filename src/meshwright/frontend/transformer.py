@@ -80,7 +80,7 @@ class Encoder:
     @property
     def operations(self) -> int:
         """Plans that one layer runs, for a progress bar."""
-        return 21 if self.contraction else 23 if len(self.group) == 1 else 27
+        return 23 if self.contraction or len(self.group) == 1 else 27
 
     def _layer(self, number: int) -> EncoderLayer:
         def dense(name: str, axis: int) -> Dense:

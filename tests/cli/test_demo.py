@@ -1,0 +1,55 @@
+"""The demo as a user runs it."""
+
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from meshwright.cli import app
+
+
+@pytest.fixture
+def run():
+    return lambda *arguments: CliRunner().invoke(app, ["demo", *arguments])
+
+
+def test_whole_model(run):
+    done = run("A first sentence.", "Another one.", "--meshes", "2")
+    assert done.exit_code == 0, done.output
+    assert "2 sentences" in done.output
+    assert "nothing split by contraction: bits on 2 meshes and on one are equal" in done.output
+    assert "mesh 1 has no vector core, so mesh 0 works on its share" in done.output
+    worst = re.search(r"cosine (\d\.\d+) or more", done.output)
+    assert worst is not None
+    assert float(worst[1]) > 0.99
+    assert re.search(r"time: .* GMAC/s evaluated bit for bit; float32 numpy: .* GMAC/s", done.output)
+
+
+def test_one_mesh_has_nothing_to_compare(run):
+    done = run("A sentence.", "--meshes", "1")
+    assert done.exit_code == 0, done.output
+    assert "bits on" not in done.output
+
+
+def test_feed_forward(run):
+    done = run("--part", "feed-forward")
+    assert done.exit_code == 0, done.output
+    lines = [line.split() for line in done.output.splitlines() if re.match(r"\d ", line)]
+    layers = [line for line in lines if line[-1] == "most"]
+    assert [line[0] for line in layers] == list("012345")
+    assert all("bits equal" in " ".join(line) for line in layers)
+    assert re.search(r"stage graphs: 24, with [\d,]+ stages, [\d,]+ buffers and \d+ tensors", done.output)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["  "], "error: sentence 1 is empty; give text to embed"),
+        (["--meshes", "8"], "error: --meshes 8: ktpu-v13p has 4 meshes; ask for 1 to 4"),
+        (["--machine", "ktpu-1", "--meshes", "2"], "error: --meshes 2: ktpu-1 has 1 mesh; ask for 1 to 1"),
+    ],
+)
+def test_refusals(run, arguments, message):
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert done.stderr.strip() == message
