@@ -35,7 +35,7 @@ def test_feed_forward(run):
     done = run("--part", "feed-forward")
     assert done.exit_code == 0, done.output
     lines = [line.split() for line in done.output.splitlines() if re.match(r"\d ", line)]
-    layers = [line for line in lines if line[-1] == "most"]
+    layers = [line for line in lines if line[-1] == "rms"]
     assert [line[0] for line in layers] == list("012345")
     assert all("bits equal" in " ".join(line) for line in layers)
     assert re.search(r"stage graphs: 24, with [\d,]+ stages, [\d,]+ buffers and \d+ tensors", done.output)

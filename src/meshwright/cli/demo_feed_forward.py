@@ -89,7 +89,7 @@ def _columns(values: Array, alone: Array) -> str:
 
 def _contraction(values: Array, alone: Array) -> str:
     other, largest = differing(values, alone)
-    return f"{other / values.size:.1%} differ, by {largest:.2g} rms at most"
+    return f"{other / values.size:.0%}, by {largest:.1g} rms"
 
 
 def _legend(compared: bool) -> None:
@@ -98,7 +98,10 @@ def _legend(compared: bool) -> None:
     console.print("  with the same weights on the same token embeddings; the largest are at elements close to zero.")
     console.print("rms: of the errors, as a share of the result's own. a > b: payload bytes over that link.")
     if compared:
-        console.print("columns, contraction: the first product, and the block's result, against one mesh's.")
+        console.print(
+            "columns, contraction: the first product, and the block's result, against one mesh's: how many differ,"
+        )
+        console.print("  and by how much of the result's rms at most.")
     console.print()
 
 
