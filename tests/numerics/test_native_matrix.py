@@ -190,9 +190,7 @@ def test_every_dot_and_scale_rounds_once(isa):
     scale = np.tile(np.arange(8, dtype=np.uint8) + (20 << 3), len(dots))[:, None]
     b_q, b_scale = q[-640:].copy(), np.ascontiguousarray(scale[-640:])
     assert np.max(np.abs(q.astype(int) @ b_q.T.astype(int))) == 32 * 63 * 63
-    np.testing.assert_array_equal(
-        matmul(isa, q, scale, b_q, b_scale), matmul("scalar", q, scale, b_q, b_scale)
-    )
+    np.testing.assert_array_equal(matmul(isa, q, scale, b_q, b_scale), matmul("scalar", q, scale, b_q, b_scale))
 
 
 @pytest.mark.parametrize("isa", WIDE)
@@ -215,7 +213,9 @@ def test_the_longest_sums_neither_saturate_nor_flush(isa):
 
 def arbitrary_codes(rng: np.random.Generator, n: int) -> Codes:
     exponent = rng.choice([0, 1, 2, 16, 17, 18, 40, 60, 62, 63, 64, 100, 103, 104, 105, 125, 126, 127], n)
-    mantissa = np.where(rng.random(n) < 0.3, rng.choice([0, 1, 0x1FFF, 0x2000, 0x3FFE, 0x3FFF], n), rng.integers(0, 1 << 14, n))
+    mantissa = np.where(
+        rng.random(n) < 0.3, rng.choice([0, 1, 0x1FFF, 0x2000, 0x3FFE, 0x3FFF], n), rng.integers(0, 1 << 14, n)
+    )
     anything = rng.random(n) < 0.4
     return np.where(
         anything, rng.integers(0, 1 << 22, n), (rng.integers(0, 2, n) << 21) | (exponent << 14) | mantissa
@@ -280,7 +280,9 @@ def test_the_product_adds_as_peers_do(isa):
         expected = start
         for k in range(count):
             cut = slice(32 * k, 32 * k + 32)
-            operands = [np.ascontiguousarray(x) for x in (a[0][:, cut], a[1][:, k : k + 1], b[0][:, cut], b[1][:, k : k + 1])]
+            operands = [
+                np.ascontiguousarray(x) for x in (a[0][:, cut], a[1][:, k : k + 1], b[0][:, cut], b[1][:, k : k + 1])
+            ]
             expected = add("scalar", expected, matmul("scalar", *operands).ravel())
         np.testing.assert_array_equal(matmul(isa, *a, *b, start=start.reshape(64, 80)).ravel(), expected)
 
@@ -352,7 +354,12 @@ def test_batches_pair_entries_by_index_on_any_number_of_threads(isa):
 @pytest.mark.parametrize("isa", ISAS)
 def test_no_blocks_leave_the_tile_as_it_was(isa):
     start = arbitrary_codes(np.random.default_rng(1), 12).reshape(3, 4)
-    empty = (np.zeros((3, 0), np.int8), np.zeros((3, 0), np.uint8), np.zeros((4, 0), np.int8), np.zeros((4, 0), np.uint8))
+    empty = (
+        np.zeros((3, 0), np.int8),
+        np.zeros((3, 0), np.uint8),
+        np.zeros((4, 0), np.int8),
+        np.zeros((4, 0), np.uint8),
+    )
     np.testing.assert_array_equal(matmul(isa, *empty, start=start), start)
     np.testing.assert_array_equal(matmul(isa, *empty), np.zeros((3, 4)))
 
