@@ -49,7 +49,6 @@ def record(benchmark, call, operations, twin, single):
     benchmark.extra_info["lane_operations_per_second"] = operations / ours
     benchmark.extra_info["times_the_numpy_twin"] = twin / ours
     benchmark.extra_info["times_numpy_float32"] = single / ours
-    assert ours < twin
 
 
 @pytest.mark.parametrize("op", OPERATIONS)
@@ -64,6 +63,8 @@ def test_opcode(benchmark, op, backend):
     some = tuple(x[: COUNT // 16] for x in codes)
     twin = best(lambda: lane.apply(op, **dict(zip(slots, some, strict=True)), backend="numpy"), 2) * 16 * REPEATS
     single = best(lambda: float32(*singles)) * REPEATS
+    found, expected = (execute(program, some, backend=name)[0] for name in (backend, "numpy"))
+    np.testing.assert_array_equal(found, expected)
     record(benchmark, lambda: execute(program, codes, backend=backend, threads=1), COUNT * REPEATS, twin, single)
 
 
@@ -79,6 +80,8 @@ def test_reduction(benchmark, kind, backend):
         "expsum": lambda: np.exp2(values).sum(axis=-1),
     }[kind]
     twin = best(lambda: lane.reduce(kind, codes[: COUNT // ROW // 16], backend="numpy"), 2) * 16
+    found, expected = (lane.reduce(kind, codes[:99], backend=name) for name in (backend, "numpy"))
+    np.testing.assert_array_equal(found, expected)
     call = lambda: lane.reduce(kind, codes, backend=backend, threads=1)  # noqa: E731
     record(benchmark, call, COUNT, twin, best(float32))
 
