@@ -189,7 +189,7 @@ class Boxes:
         return mask
 
     def write(self, array: Array, blocks: Array) -> None:
-        """Puts the blocks [T, *block] where they belong, cutting off what lies outside."""
+        """Puts the blocks [T, *block] where they belong in a contiguous array, cutting off what lies outside."""
         values = blocks.reshape(self._everything())
         if self._regular and not self.reaches_out:
             self._view(array, (0,) * array.ndim)[...] = values
@@ -200,8 +200,7 @@ class Boxes:
             self._view(canvas, tuple(start for start, _ in self._canvas))[...] = values
             array[here] = canvas[there]
         else:
-            mask = self._mask()
-            array[tuple(np.broadcast_to(a, mask.shape)[mask] for a in self._at)] = values[mask]
+            array.reshape(-1, copy=False)[self.touched()] = values[self._mask()]
 
     def touched(self) -> NDArray[np.int64]:
         """Flat indices of every element touched inside the array, int64, repeats included."""
@@ -210,6 +209,15 @@ class Boxes:
         for at, size in zip(self._at, self.shape, strict=True):
             flat = flat * size + np.broadcast_to(at, mask.shape)[mask]
         return flat
+
+    def last_touches(self) -> NDArray[np.int64]:
+        """For every element of the array the number of the last block that touches it, -1 for none; flat, int64."""
+        last = np.full(math.prod(self.shape), -1, dtype=np.int64)
+        final = np.full(math.prod(self.extents), -1, dtype=np.int64)
+        np.maximum.at(final, self.index, np.arange(len(self.index)))
+        block = final.reshape(*self.extents, *(1,) * len(self.pattern.box))
+        np.maximum.at(last, self.touched(), np.broadcast_to(block, self._everything())[self._mask()])
+        return last
 
     @cached_property
     def touched_count(self) -> int:

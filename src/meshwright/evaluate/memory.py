@@ -76,6 +76,7 @@ class Memory:
         self._given = _ingested(graph, inputs, arithmetic)
         self._stored: dict[tuple[TensorId, int], _Piece] = {}
         self._ancestors: dict[StageId, set[int]] = {}
+        self._finished: dict[StageId, set[int]] = {}
         self._shared: dict[_Reading, Stream] = {}
         self._awaited = _readings(graph)
         self._writes = {(s.kind.tensor, graph.rank_of(s)) for s in graph.stages if isinstance(s.kind, Store)}
@@ -88,6 +89,18 @@ class Memory:
         if stage not in self._ancestors:
             self._ancestors[stage] = rx.ancestors(self._order, stage)
         return self._ancestors[stage]
+
+    def _finished_before(self, stage: StageId) -> set[int]:
+        """The stages that have finished when `stage` begins.
+
+        A FIFO alone doesn't say so: it passes block after block, and both its ends work at the same time. A stated
+        precedence does, for all that its first stage waited for.
+        """
+        if stage not in self._finished:
+            upstream = self._before(stage) | {stage}
+            waited = {edge.before for edge in self._graph.precedences if edge.after in upstream}
+            self._finished[stage] = waited.union(*(self._before(before) for before in waited))
+        return self._finished[stage]
 
     def load(self, stage: StageId, tensor: TensorId, rank: int, boxes: Boxes, block: tuple[int, ...]) -> Stream:
         """The blocks that a load reads; `EvaluationError` for what nobody wrote, or wrote in no stated order."""
@@ -143,9 +156,8 @@ class Memory:
 
     def _refuse_racing(self, stage: StageId, record: Tensor, piece: _Piece, boxes: Boxes, before: set[int]) -> None:
         writers = {s for s, other in piece.writes if s not in before and not boxes.obviously_apart_from(other)}
-        readers = [
-            (s, other) for s, other in piece.readers if s not in before and not boxes.obviously_apart_from(other)
-        ]
+        finished = self._finished_before(stage)
+        readers = [(s, r) for s, r in piece.readers if s not in finished and not boxes.obviously_apart_from(r)]
         if not writers and not readers:
             return
         mine = boxes.touched()
@@ -155,11 +167,31 @@ class Memory:
                 f"says which comes last: add a precedence between them"
             )
         for reader, read in readers:
-            if np.intersect1d(mine, read.touched()).size:
+            if reader in before:
+                self._refuse_overtaking(stage, record, boxes, (reader, read))
+            elif np.intersect1d(mine, read.touched()).size:
                 raise EvaluationError(
                     f"NoLiveOverwrite: stage s{stage} overwrites what s{reader} loads from {record.name!r}, and "
                     f"nothing says which comes first: add the precedence (s{reader}, s{stage})"
                 )
+
+    @staticmethod
+    def _refuse_overtaking(stage: StageId, record: Tensor, boxes: Boxes, reading: tuple[StageId, Boxes]) -> None:
+        """A store fed by a load through FIFOs may overwrite what that has read already, block by block, and no more."""
+        reader, read = reading
+        if boxes.pattern == read.pattern and len(boxes.index) == len(read.index):
+            return  # What doesn't overlap itself writes each element in the block that read it.
+        read_in, written_in = read.last_touches(), boxes.last_touches()
+        # When store block t is put, this many blocks at least have been loaded: stages take and give in fixed numbers.
+        loaded = -(-(written_in + 1) * len(read.index) // max(len(boxes.index), 1))
+        overtaken = np.flatnonzero((written_in >= 0) & (read_in >= loaded))
+        if overtaken.size:
+            first = overtaken[0]
+            raise EvaluationError(
+                f"NoLiveOverwrite: stage s{stage} overwrites elements of {record.name!r} in its block "
+                f"{written_in[first]} that s{reader}, which feeds it, may load only later, in block {read_in[first]}: "
+                "store to another tensor"
+            )
 
     def _piece(self, tensor: TensorId, rank: int) -> _Piece:
         key = (tensor, rank)
