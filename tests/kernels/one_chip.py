@@ -4,45 +4,58 @@ import numpy as np
 
 from meshwright import targets
 from meshwright.evaluate.real import RealArithmetic
-from meshwright.evaluate.walk import evaluate
-from meshwright.ir.build import GraphBuilder
 from meshwright.ir.flow import block_counts
 from meshwright.ir.formats import ElementType
-from meshwright.kernels.kernel import Piece, Shaped
+from meshwright.kernels.alone import graph_alone, run_alone
+from meshwright.kernels.kernel import Shaped
 from meshwright.machine import load
 
 MACHINE = load("ktpu-v13p")
 REAL = RealArithmetic()
 KTPU = targets.arithmetic(MACHINE)
+HERE = targets.placement(MACHINE, 0)
+WITHOUT_VECTOR_CORES = targets.placement(MACHINE, 1)
+
+
+def f16(*shape):
+    return Shaped(tuple(shape), ElementType.F16)
+
+
+def i32(*shape):
+    return Shaped(tuple(shape), ElementType.I32)
+
+
+def halves(seed, *shape, scale=1.0):
+    return (np.random.default_rng([seed, *shape]).standard_normal(shape) * scale).astype(np.float16)
 
 
 def shaped(values):
-    values = np.asarray(values)
-    return Shaped(values.shape, ElementType.I32 if values.dtype.kind in "iu" else ElementType.F16)
+    return i32(*values.shape) if values.dtype.kind in "iu" else f16(*values.shape)
 
 
-def graph_of(kernel, *operands, chip=0, machine=MACHINE):
-    """The well-formed graph of `kernel` over operands (`Shaped`) on one chip; results are called `result`."""
-    builder = GraphBuilder()
-    pieces = []
-    for number, operand in enumerate(operands):
-        tensor = builder.tensor(f"operand {number}", operand.shape, operand.format, (chip,))
-        pieces.append(Piece(tensor, 0, operand.shape))
-    result = kernel.result(operands)
-    made = builder.tensor("result", result.shape, result.format, (chip,))
-    stores = kernel.emit(builder, targets.placement(machine, chip), pieces, Piece(made, 0, result.shape))
-    graph = builder.graph()
+def graph_of(kernel, *operands, placement=HERE):
+    """The well-formed, balanced graph of a kernel over operands."""
+    graph = graph_alone(kernel, placement, operands)
     block_counts(graph)
-    assert set(stores) == {i for i, s in enumerate(graph.stages) if "Store" in type(s.kind).__name__
-                           and s.kind.tensor == made}
     return graph
 
 
-def run(kernel, *arrays, arithmetic=KTPU, chip=0, machine=MACHINE):
-    """What the kernel gives on one chip; floats are rounded to f16 for the machine and taken as they are for reals."""
-    held = [np.asarray(a) if np.asarray(a).dtype.kind in "iu" else np.asarray(a) for a in arrays]
-    graph = graph_of(kernel, *map(shaped, held), chip=chip, machine=machine)
-    if arithmetic is not REAL:
-        held = [a.astype(np.int32) if a.dtype.kind in "iu" else a.astype(np.float16) for a in held]
-    inputs = {f"operand {i}": [a] for i, a in enumerate(held)}
-    return evaluate(graph, inputs, arithmetic)["result"][0]
+def run(kernel, *arrays, arithmetic=KTPU, placement=HERE):
+    """What the kernel gives on one chip."""
+    graph_of(kernel, *map(shaped, arrays), placement=placement)
+    return run_alone(kernel, placement, arithmetic, arrays)
+
+
+def both(kernel, exact, *arrays, within):
+    """Holds the kernel against `exact(*float64 arrays)`: tightly as real numbers, `within` of the largest as ktpu."""
+    wide = [a if a.dtype.kind in "iu" else a.astype(np.float64) for a in arrays]
+    want = exact(*wide)
+    as_reals = run(kernel, *arrays, arithmetic=REAL)
+    assert as_reals.shape == want.shape
+    scale = max(1e-30, np.abs(want).max(initial=0.0))
+    assert np.abs(as_reals - want).max(initial=0.0) <= 1e-12 * max(1.0, scale)
+    made = run(kernel, *arrays)
+    assert made.shape == want.shape
+    assert made.dtype == np.float16
+    assert np.abs(made.astype(np.float64) - want).max(initial=0.0) <= within * scale
+    return made

@@ -16,7 +16,7 @@ from meshwright.ir.pool import Pool
 from meshwright.ir.records import Site
 from meshwright.kernels.kernel import Contraction, Piece, Shaped, UnitKind
 from meshwright.kernels.nest import Nest
-from meshwright.kernels.operands import require_count, require_floats
+from meshwright.kernels.operands import require_floats, require_operands
 from meshwright.kernels.placement import Placement
 
 Pair = tuple[int, int]
@@ -46,7 +46,7 @@ class Convolution(Struct, frozen=True):
 
     def result(self, operands: Sequence[Shaped]) -> Shaped:
         """Its shape; `KernelError` where channels differ or the kernel is larger than the padded input."""
-        require_count(self.name, operands, {2: "x and weights"})
+        require_operands(self.name, operands, {2: "x and weights"})
         require_floats(self.name, operands)
         x, weights = operands
         if len(x.shape) != 4 or len(weights.shape) != 4 or x.shape[3] != weights.shape[3]:
@@ -84,9 +84,7 @@ class Convolution(Struct, frozen=True):
         """Loads, one Matmul and a store at each matrix unit that has a share."""
         sites = placement.matrix_sites()
         channels = operands[0].shape[3]
-        if not math.prod(result.shape) or not channels:
-            return ()
-        # Rows of a block go along one axis: the one that fills blocks best.
+        # Rows of a block go along one axis: the one that needs the fewest blocks.
         along, tile = min(
             ((axis, placement.matmul_tile(result.shape[axis], result.shape[3], channels)) for axis in (2, 1, 0)),
             key=lambda choice: self._blocks(result.shape, *choice),
@@ -101,8 +99,9 @@ class Convolution(Struct, frozen=True):
 
     @staticmethod
     def _blocks(shape: Sequence[int], along: int, tile: tuple[int, int, int]) -> int:
-        rows = math.ceil(shape[along] / tile[0]) * math.prod(s for a, s in enumerate(shape[:3]) if a != along)
-        return rows * tile[0] * math.ceil(shape[3] / tile[1]) * tile[1]
+        """How many output blocks there are with the rows of a block along that axis."""
+        others = math.prod(size for axis, size in enumerate(shape[:3]) if axis != along)
+        return others * math.ceil(shape[along] / tile[0]) * math.ceil(shape[3] / tile[1])
 
     def _product(
         self,

@@ -17,7 +17,7 @@ from meshwright.ir.operation import Generic
 from meshwright.kernels.blocks import filled
 from meshwright.kernels.kernel import Contraction, Piece, Shaped, UnitKind
 from meshwright.kernels.nest import Nest
-from meshwright.kernels.operands import named, require_floats
+from meshwright.kernels.operands import named, require_floats, require_operands
 from meshwright.kernels.placement import Placement
 
 
@@ -37,6 +37,7 @@ class Elementwise(Struct, frozen=True):
         """The operands' shapes broadcast against each other."""
         if len(operands) != self.count:
             raise KernelError(f"{self.name} takes {self.count} operands; {len(operands)} are given: {named(operands)}")
+        require_operands(self.name, operands)
         require_floats(self.name, operands)
         return Shaped(broadcast(self.name, operands), operands[0].format)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import product
 
@@ -16,7 +15,7 @@ from meshwright.ir.pattern import Affine, Gather, Loop
 from meshwright.kernels.blocks import Segment, even, segments
 from meshwright.kernels.kernel import Contraction, Piece, Shaped, UnitKind
 from meshwright.kernels.move import BLOCK_ELEMENTS
-from meshwright.kernels.operands import require_count
+from meshwright.kernels.operands import require_operands
 from meshwright.kernels.placement import Placement
 
 
@@ -38,7 +37,7 @@ class Embedding(Struct, frozen=True):
 
     def result(self, operands: Sequence[Shaped]) -> Shaped:
         """A row of the table for every index; `KernelError` for another table or indices that aren't whole."""
-        require_count(self.name, operands, {2: "a table and indices"})
+        require_operands(self.name, operands, {2: "a table and indices"})
         table, indices = operands
         if len(table.shape) != 2 or not indices.format.is_integer or not indices.shape:
             raise KernelError(
@@ -64,8 +63,6 @@ class Embedding(Struct, frozen=True):
         self, builder: GraphBuilder, placement: Placement, operands: Sequence[Piece], result: Piece
     ) -> tuple[StageId, ...]:
         """Indices block by block, the rows that they name, and a store; nothing ragged, so nothing is made up."""
-        if not math.prod(result.shape):
-            return ()
         count, columns = result.shape[-2:]
         across = even(columns, BLOCK_ELEMENTS)
         down = even(count, max(1, BLOCK_ELEMENTS // across))

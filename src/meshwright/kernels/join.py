@@ -11,7 +11,7 @@ from meshwright.ir.build import GraphBuilder
 from meshwright.ir.ids import StageId
 from meshwright.kernels.kernel import Contraction, Piece, Shaped, UnitKind
 from meshwright.kernels.move import CopyBoxes, emit_copy
-from meshwright.kernels.operands import axes_but, named, require_count, resolved_axis
+from meshwright.kernels.operands import axes_but, named, require_operands, resolved_axis
 from meshwright.kernels.placement import Placement
 
 
@@ -34,6 +34,7 @@ class Concat(Struct, frozen=True):
         """The sizes along the axis added up; `KernelError` where other axes or element types differ."""
         if not operands:
             raise KernelError("concat takes at least one operand; none is given")
+        require_operands(self.name, operands)
         first = operands[0]
         axis = resolved_axis(self.name, self.axis, first)
         for other in operands[1:]:
@@ -67,9 +68,8 @@ class Concat(Struct, frozen=True):
         stores: list[StageId] = []
         start = 0
         for piece in operands:
-            if piece.shape[axis]:
-                to = tuple(start if a == axis else 0 for a in range(len(result.shape)))
-                stores += emit_copy(builder, placement, piece, result, CopyBoxes(target=to))
+            to = tuple(start if a == axis else 0 for a in range(len(result.shape)))
+            stores += emit_copy(builder, placement, piece, result, CopyBoxes(target=to))
             start += piece.shape[axis]
         return tuple(stores)
 
@@ -93,7 +93,7 @@ class Slice(Struct, frozen=True):
 
     def result(self, operands: Sequence[Shaped]) -> Shaped:
         """The part's shape; `KernelError` for one that isn't inside."""
-        require_count(self.name, operands, {1: "one operand"})
+        require_operands(self.name, operands, {1: "one operand"})
         (x,) = operands
         axis = resolved_axis(self.name, self.axis, x)
         if not 0 <= self.start < self.stop <= x.shape[axis]:

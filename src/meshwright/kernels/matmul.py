@@ -16,6 +16,7 @@ from meshwright.ir.pool import Pool
 from meshwright.ir.records import AllReduce, Site
 from meshwright.kernels.kernel import Contraction, Piece, Shaped, UnitKind
 from meshwright.kernels.nest import Nest
+from meshwright.kernels.operands import require_floats, require_operands
 from meshwright.kernels.placement import Placement
 
 
@@ -41,6 +42,8 @@ class MatrixProduct(Struct, frozen=True):
         """The shape of the product; `KernelError` where K or the leading axes differ."""
         if len(operands) != 2:
             raise KernelError(f"matmul takes a and b, not {len(operands)} operands")
+        require_operands("matmul", operands)
+        require_floats("matmul", operands)
         a, b = operands
         if len(a.shape) < 2 or len(b.shape) < 2:
             raise KernelError(f"matmul: `a` is {a} and `b` is {b}; both need at least two axes, K last")

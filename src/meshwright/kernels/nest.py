@@ -30,7 +30,8 @@ class Nest(Struct, frozen=True):
 
     def dealt(self, hands: int) -> Iterator[Nest]:
         """The nest cut into at most `hands` consecutive parts along the axis that deals most evenly."""
-        if not self.count or 0 in self.count:
+        if not self.count:
+            yield self
             return
         # The largest share decides when all are done; the outermost axis wins a tie, to keep shares contiguous.
         axis = min(range(len(self.count)), key=lambda a: (math.ceil(self.count[a] / hands) / self.count[a], a))

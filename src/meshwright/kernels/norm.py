@@ -13,7 +13,7 @@ from meshwright.ir.expression import Expr, Operand
 from meshwright.ir.ids import StageId
 from meshwright.ir.pool import Pool
 from meshwright.kernels.kernel import Contraction, Piece, Shaped, UnitKind
-from meshwright.kernels.operands import axes_but, named, require_count, require_floats
+from meshwright.kernels.operands import axes_but, named, require_floats, require_operands
 from meshwright.kernels.placement import Placement
 from meshwright.kernels.rows import Pass, RowProgram, emit_rows
 
@@ -35,7 +35,7 @@ class LayerNorm(Struct, frozen=True):
 
     def result(self, operands: Sequence[Shaped]) -> Shaped:
         """Of x's shape; `KernelError` where an operand's shape doesn't go with it."""
-        require_count(self.name, operands, {3: "x, gamma and beta", 4: "x, a residual, gamma and beta"})
+        require_operands(self.name, operands, {3: "x, gamma and beta", 4: "x, a residual, gamma and beta"})
         return _result(self.name, operands, 2)
 
     def axes(self, operands: Sequence[Shaped]) -> tuple[tuple[int | None, ...], ...]:
@@ -85,7 +85,7 @@ class RmsNorm(Struct, frozen=True):
 
     def result(self, operands: Sequence[Shaped]) -> Shaped:
         """Of x's shape; `KernelError` where an operand's shape doesn't go with it."""
-        require_count(self.name, operands, {2: "x and gamma", 3: "x, a residual and gamma"})
+        require_operands(self.name, operands, {2: "x and gamma", 3: "x, a residual and gamma"})
         return _result(self.name, operands, 1)
 
     def axes(self, operands: Sequence[Shaped]) -> tuple[tuple[int | None, ...], ...]:
@@ -127,8 +127,8 @@ def _axes(operands: Sequence[Shaped]) -> tuple[tuple[int | None, ...], ...]:
 def _result(name: str, operands: Sequence[Shaped], parameters: int) -> Shaped:
     require_floats(name, operands)
     x = operands[0]
-    if not x.shape or not x.shape[-1]:
-        raise KernelError(f"{name}: x is {x}; it normalises a last axis of at least one element")
+    if not x.shape:
+        raise KernelError(f"{name}: x is {x}; it normalises along the last axis, so it needs one")
     if len(operands) - parameters == 2 and operands[1].shape != x.shape:
         raise KernelError(f"{name}: x is {x} and the residual {operands[1]}; they have to have the same shape")
     for parameter in operands[-parameters:]:

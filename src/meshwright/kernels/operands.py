@@ -13,11 +13,14 @@ def named(operands: Sequence[Shaped]) -> str:
     return " and ".join(map(str, operands)) or "none"
 
 
-def require_count(name: str, operands: Sequence[Shaped], takes: dict[int, str]) -> None:
-    """Raises `KernelError` unless as many operands are given as one of the readings in `takes` has."""
-    if len(operands) not in takes:
+def require_operands(name: str, operands: Sequence[Shaped], takes: dict[int, str] | None = None) -> None:
+    """Raises `KernelError` for another number of operands than the readings in `takes` have, or an empty operand."""
+    if takes is not None and len(operands) not in takes:
         ways = ", or ".join(takes.values())
         raise KernelError(f"{name} takes {ways}; {len(operands)} operands are given: {named(operands)}")
+    for number, operand in enumerate(operands):
+        if 0 in operand.shape:
+            raise KernelError(f"{name}: operand {number} is {operand}, which has no elements; there is nothing to do")
 
 
 def require_floats(name: str, operands: Sequence[Shaped]) -> None:

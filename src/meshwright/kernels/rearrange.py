@@ -20,7 +20,7 @@ from meshwright.ir.pattern import Affine, Loop
 from meshwright.kernels.blocks import Segment, even, segments
 from meshwright.kernels.kernel import Contraction, Piece, Shaped, UnitKind
 from meshwright.kernels.move import BLOCK_ELEMENTS
-from meshwright.kernels.operands import require_count
+from meshwright.kernels.operands import require_operands
 from meshwright.kernels.placement import Placement
 
 REST = -1
@@ -45,7 +45,7 @@ class Rearrange(Struct, frozen=True):
 
     def result(self, operands: Sequence[Shaped]) -> Shaped:
         """The merged axes; `KernelError` for another number of axes, or one that its factors don't divide."""
-        require_count(self.name, operands, {1: "one operand"})
+        require_operands(self.name, operands, {1: "one operand"})
         sizes = self.sizes(operands[0])
         return Shaped(tuple(math.prod(sizes[f] for f in factors) for factors in self.merged), operands[0].format)
 
@@ -96,8 +96,6 @@ class Rearrange(Struct, frozen=True):
                 f"{Shaped(result.shape, placement.value_format)}: a slice cuts through a factor. Split so that every "
                 "rank has whole ones"
             )
-        if not math.prod(result.shape):
-            return ()
         sides = _Sides(self.sizes(shaped), _numbered(self.cut), self.merged)
         return tuple(_move(builder, placement, source, result, sides, cut) for cut in sides.blocks())
 

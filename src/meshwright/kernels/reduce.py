@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Final, Literal
 
@@ -18,7 +17,7 @@ from meshwright.ir.records import Site
 from meshwright.kernels.blocks import dividing, filled
 from meshwright.kernels.kernel import Contraction, Piece, Shaped, UnitKind
 from meshwright.kernels.nest import Nest
-from meshwright.kernels.operands import require_count, require_floats, resolved_axis
+from meshwright.kernels.operands import require_floats, require_operands, resolved_axis
 from meshwright.kernels.placement import Placement
 from meshwright.kernels.rows import in_parts
 
@@ -46,12 +45,10 @@ class Reduction(Struct, frozen=True):
 
     def result(self, operands: Sequence[Shaped]) -> Shaped:
         """The operand's shape without the axis; `KernelError` for one that isn't there or has no elements."""
-        require_count(self.name, operands, {1: "one operand"})
+        require_operands(self.name, operands, {1: "one operand"})
         require_floats(self.name, operands)
         (x,) = operands
         axis = resolved_axis(self.name, self.axis, x)
-        if not x.shape[axis]:
-            raise KernelError(f"{self.name}: axis {axis} of {x} has no elements to fold")
         return Shaped((*x.shape[:axis], *((1,) if self.keep else ()), *x.shape[axis + 1 :]), x.format)
 
     def axes(self, operands: Sequence[Shaped]) -> tuple[tuple[int | None, ...], ...]:
@@ -76,8 +73,6 @@ class Reduction(Struct, frozen=True):
         """Loads, a Reduce and a store at each vector unit that has a share; long rows are folded part by part."""
         sites = placement.vector_sites()
         (x,) = operands
-        if not math.prod(x.shape):
-            return ()
         axis = self.axis % len(x.shape)
         room = placement.vector_elements(2)
         part = dividing(x.shape[axis], room)

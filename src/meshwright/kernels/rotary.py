@@ -24,8 +24,8 @@ from meshwright.kernels.operands import (
     axes_from_the_last,
     named,
     require_broadcasts_into,
-    require_count,
     require_floats,
+    require_operands,
 )
 from meshwright.kernels.placement import Placement
 
@@ -51,10 +51,10 @@ class Rotary(Struct, frozen=True):
 
     def result(self, operands: Sequence[Shaped]) -> Shaped:
         """Of x's shape; `KernelError` for an odd last axis or angles that don't go with it."""
-        require_count(self.name, operands, {3: "x, cos and sin"})
+        require_operands(self.name, operands, {3: "x, cos and sin"})
         require_floats(self.name, operands)
         x, cos, sin = operands
-        if not x.shape or not x.shape[-1] or x.shape[-1] % 2:
+        if not x.shape or x.shape[-1] % 2:
             raise KernelError(f"rotary: x is {x}; its last axis is turned in pairs, so it needs an even size")
         half = Shaped((*x.shape[:-1], x.shape[-1] // 2), x.format)
         for what, angle in (("cos", cos), ("sin", sin)):

@@ -71,15 +71,16 @@ def emit_rows(
     Where a row fits, it is loaded once and goes from operation to operation in the lane's own format. Where it
     doesn't, every pass loads it again in parts, and statistics wait in DRAM meanwhile.
     """
-    if not math.prod(result.shape):
-        return ()
     sites = placement.vector_sites()
     size = _size(placement, program, pieces, result, axis)
-    nest = Nest.over(result.shape, filled(result.shape, size.rows, {axis: result.shape[axis]}))
+    length = result.shape[axis]
+    # Few rows are dealt as well: a block has no more than one unit's share of them.
+    rows = min(size.rows, math.ceil(math.prod(result.shape) / length / len(sites)))
+    nest = Nest.over(result.shape, filled(result.shape, rows, {axis: length}))
     stores: list[StageId] = []
     for share, site in zip(nest.dealt(len(sites)), sites, strict=False):
         work = _Rows(builder, placement, site, share, axis, size, tuple(pieces))
-        whole = size.part == result.shape[axis]
+        whole = size.part == length
         stores.append(work.fused(program, result) if whole else work.in_parts(program, result))
     return tuple(stores)
 

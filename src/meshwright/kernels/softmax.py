@@ -16,8 +16,8 @@ from meshwright.kernels.kernel import Contraction, Piece, Shaped, UnitKind
 from meshwright.kernels.operands import (
     axes_but,
     require_broadcasts_into,
-    require_count,
     require_floats,
+    require_operands,
     resolved_axis,
 )
 from meshwright.kernels.placement import Placement
@@ -42,7 +42,7 @@ class Softmax(Struct, frozen=True):
 
     def result(self, operands: Sequence[Shaped]) -> Shaped:
         """Of x's shape; `KernelError` for an axis that isn't there or a mask that doesn't broadcast to x."""
-        require_count(self.name, operands, {1: "x", 2: "x and a mask"})
+        require_operands(self.name, operands, {1: "x", 2: "x and a mask"})
         require_floats(self.name, operands)
         resolved_axis(self.name, self.axis, operands[0])
         for mask in operands[1:]:
