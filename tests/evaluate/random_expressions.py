@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from hypothesis import strategies as st
+from collections.abc import Callable, Sequence
+from random import Random
 
 from meshwright.ir.expression import (
     Binary,
@@ -37,54 +36,56 @@ from meshwright.ir.scalar import (
     WriteElement,
 )
 
+_DIVIDING = [ScalarOp.FLOOR_DIVIDE, ScalarOp.MODULO]
 _FLOATS = [ElementType.F16, ElementType.BF16, ElementType.F32]
 _ARITHMETIC = [BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.MAX, BinaryOp.MIN]
 _SIGNS = [UnaryOp.NEG, UnaryOp.ABS]
+_ROUNDING = [UnaryOp.LOG2, UnaryOp.RECIPROCAL, UnaryOp.RSQRT]
 
 
-def _leaves(count: int) -> st.SearchStrategy[Expr]:
-    constants = st.integers(-3, 3).map(lambda n: Constant(float(n)))
-    if not count:
-        return constants
-    return st.one_of(st.integers(0, count - 1).map(Operand), st.integers(0, count - 1).map(Operand), constants)
+def random_expr(random: Random, count: int, exact: bool, leaves: int = 6) -> Expr:
+    """An expression over `count` operands with at most so many leaves.
+
+    exact: it gives whole numbers for whole numbers. Otherwise it may round, and doesn't jump: functions are kept to
+    arguments where they are tame, and nothing is compared.
+    """
+    if leaves < 2 or random.random() < 0.15:
+        if count and random.random() < 0.75:
+            return Operand(random.randrange(count))
+        return Constant(float(random.randint(-3, 3)))
+
+    def part(share: int) -> Expr:
+        return random_expr(random, count, exact, max(leaves // share, 1))
+
+    options = ["binary", "binary", "binary", "unary", "multiply_add", "cast", "select" if exact else "function"]
+    match random.choice(options):
+        case "binary":
+            return Binary(random.choice(_ARITHMETIC), part(2), part(2))
+        case "unary":
+            return Unary(random.choice(_SIGNS), part(1))
+        case "multiply_add":
+            return MultiplyAdd(part(3), part(3), part(3))
+        case "cast":
+            return Cast(part(1), random.choice(_FLOATS))
+        case "select":
+            return Select(_predicate(random, part), part(3), part(3))
+        case _:
+            if random.random() < 0.3:
+                return Unary(UnaryOp.EXP2, minimum(maximum(part(1), -3.0), 3.0))
+            return Unary(random.choice(_ROUNDING), absolute(part(1)) + 1.0)
 
 
-def _common(inner: st.SearchStrategy[Expr]) -> list[st.SearchStrategy[Expr]]:
-    return [
-        st.builds(Binary, st.sampled_from(_ARITHMETIC), inner, inner),
-        st.builds(Unary, st.sampled_from(_SIGNS), inner),
-        st.builds(MultiplyAdd, inner, inner, inner),
-        st.builds(Cast, inner, st.sampled_from(_FLOATS)),
-    ]
+def _predicate(random: Random, part: Callable[[int], Expr]) -> Expr:
+    def compared() -> Expr:
+        return Binary(random.choice([BinaryOp.LT, BinaryOp.GT, BinaryOp.EQ]), part(3), part(6))
 
-
-def predicates(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
-    """Comparisons of `inner`, and logic on them."""
-    compared = st.builds(Binary, st.sampled_from([BinaryOp.LT, BinaryOp.GT, BinaryOp.EQ]), inner, inner)
-    joined = st.builds(Binary, st.sampled_from([BinaryOp.AND, BinaryOp.OR]), compared, compared)
-    return st.one_of(compared, joined, st.builds(Unary, st.just(UnaryOp.NOT), compared))
-
-
-def exact_exprs(count: int) -> st.SearchStrategy[Expr]:
-    """Expressions that give whole numbers for whole numbers."""
-
-    def extend(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
-        return st.one_of(*_common(inner), st.builds(Select, predicates(inner), inner, inner))
-
-    return st.recursive(_leaves(count), extend, max_leaves=5)
-
-
-def smooth_exprs(count: int) -> st.SearchStrategy[Expr]:
-    """Expressions that don't jump, with the functions that round, kept to arguments where they are tame."""
-
-    def extend(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
-        positive = inner.map(lambda e: absolute(e) + 1.0)
-        tame = inner.map(lambda e: minimum(maximum(e, -3.0), 3.0))
-        rounding = st.sampled_from([UnaryOp.LOG2, UnaryOp.RECIPROCAL, UnaryOp.RSQRT])
-        functions = [st.builds(Unary, rounding, positive), st.builds(Unary, st.just(UnaryOp.EXP2), tame)]
-        return st.one_of(*_common(inner), *functions)
-
-    return st.recursive(_leaves(count), extend, max_leaves=5)
+    match random.randrange(6):
+        case 0:
+            return Unary(UnaryOp.NOT, compared())
+        case 1:
+            return Binary(random.choice([BinaryOp.AND, BinaryOp.OR]), compared(), compared())
+        case _:
+            return compared()
 
 
 def bound_of(expr: Expr, operands: Sequence[int]) -> int:
@@ -122,16 +123,17 @@ def _bound(node: Expr, known: dict[Expr, int], operands: Sequence[int]) -> int:
             return max(known[p], known[a], known[b])
 
 
-def scalar_programs(size: int, whole: bool) -> st.SearchStrategy[tuple[ScalarBody, int, bool]]:
+def scalar_program(random: Random, size: int, whole: bool) -> tuple[ScalarBody, int, bool]:
     """A program over one block of `size` elements, the size of its one output block, and whether that is whole."""
-    made = [
-        st.just((_reversed(size), size, whole)),
-        st.just((_position_of_largest(size), 1, True)),
-        st.just((_running_largest(size), size, whole)),
-    ]
-    if whole:
-        made.append(_whole_number_values().map(lambda value: (_each(size, value), size, True)))
-    return st.one_of(*made)
+    match random.randrange(6 if whole else 3):
+        case 0:
+            return _reversed(size), size, whole
+        case 1:
+            return _position_of_largest(size), 1, True
+        case 2:
+            return _running_largest(size), size, whole
+        case _:
+            return _each(size, _whole_number(random, 6)), size, True
 
 
 def _program(registers: int, *statements: Statement) -> ScalarBody:
@@ -172,17 +174,15 @@ def _each(size: int, value: ScalarExpr) -> ScalarBody:
     return _program(2, Repeat(0, size, turn))
 
 
-def _whole_number_values() -> st.SearchStrategy[ScalarExpr]:
-    leaves = st.one_of(st.integers(0, 1).map(Register), st.integers(-5, 5).map(Number))
-    divisors = st.sampled_from([-3, -2, 2, 3]).map(Number)
-    dividing = [ScalarOp.FLOOR_DIVIDE, ScalarOp.MODULO]
-    other = [op for op in ScalarOp if op not in dividing]
-
-    def extend(inner: st.SearchStrategy[ScalarExpr]) -> st.SearchStrategy[ScalarExpr]:
-        return st.one_of(
-            st.builds(Arithmetic, st.sampled_from(other), inner, inner),
-            st.builds(Arithmetic, st.sampled_from(dividing), inner, divisors),
-            st.builds(Choose, inner, inner, inner),
-        )
-
-    return st.recursive(leaves, extend, max_leaves=6)
+def _whole_number(random: Random, leaves: int) -> ScalarExpr:
+    if leaves < 2:
+        return random.choice([Register(0), Register(1), Register(1), Number(random.randint(-5, 5))])
+    inner = _whole_number(random, leaves // 2)
+    match random.randrange(4):
+        case 0:
+            return Choose(inner, _whole_number(random, leaves // 3), _whole_number(random, leaves // 3))
+        case 1:
+            return Arithmetic(random.choice(_DIVIDING), inner, Number(random.choice([-3, -2, 2, 3])))
+        case _:
+            others = [op for op in ScalarOp if op not in _DIVIDING]
+            return Arithmetic(random.choice(others), inner, _whole_number(random, leaves // 2))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from random import Random
 
 import numpy as np
-from hypothesis import strategies as st
 
 from meshwright.ir.build import GraphBuilder
 from meshwright.ir.formats import ElementType
@@ -38,7 +38,7 @@ class Flow:
 class Sources:
     """The random choices of one case and what has been made of them so far."""
 
-    draw: Callable[..., object]
+    random: Random
     exact: bool
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     inputs: dict[str, tuple[np.ndarray, ...]] = field(default_factory=dict)
@@ -49,13 +49,16 @@ class Sources:
     # Small choices.
 
     def number(self, low: int, high: int) -> int:
-        return self.draw(st.integers(low, high))
+        return self.random.randint(low, high)
 
     def chance(self) -> bool:
-        return self.draw(st.booleans())
+        return self.random.random() < 0.5
 
     def choose(self, options):
-        return self.draw(st.sampled_from(list(options)))
+        return self.random.choice(list(options))
+
+    def shuffled(self, options):
+        return self.random.sample(list(options), len(options))
 
     def shape(self, most_axes: int = 3, most: int = 3) -> tuple[int, ...]:
         return tuple(self.number(1, most) for _ in range(self.number(1, most_axes)))
@@ -104,7 +107,9 @@ class Sources:
         """A nest of at least `count` blocks."""
         outer = self.divisor(count)
         extents = [outer + self.number(0, 1), count // outer] if self.chance() else [count]
-        strides = [[self.number(-1, 2) for _ in range(axes)] for _ in extents]
+        # A loop of stride 0 reads the same boxes again.
+        moves = [self.number(0, 3) > 0 for _ in extents]
+        strides = [[self.number(-1, 2) if m else 0 for _ in range(axes)] for m in moves]
         return tuple(Loop(e, tuple(s)) for e, s in zip(extents, strides, strict=True))
 
     def box(self, block: tuple[int, ...]) -> tuple[int, ...]:

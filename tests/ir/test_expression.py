@@ -117,7 +117,7 @@ def doubled(times: int) -> Expr:
     return expr
 
 
-@pytest.mark.parametrize("depth", [MOST_DEPTH, 10_000, 1_000_000])
+@pytest.mark.parametrize("depth", [MOST_DEPTH, 10_000, 100_000])
 def test_trees_that_are_too_deep_are_refused_before_anything_recurses(depth: int) -> None:
     expr = chain(depth)
     for read in (operands, lambda e: list(walk(e)), lambda e: classify(e, 1), lambda e: substitute(e, lambda o: o)):

@@ -176,7 +176,7 @@ def test_order_takes_the_lowest_first() -> None:
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(cases())
+@given(cases)
 def test_orders_keep_every_dependency(case: Case) -> None:
     order = stage_order(case.graph)
     assert sorted(order) == list(range(len(case.graph.stages)))

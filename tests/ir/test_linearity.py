@@ -132,7 +132,7 @@ def _larger(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
 exprs = st.recursive(leaves, _larger, max_leaves=7)
 values = st.fractions(min_value=-4, max_value=4, max_denominator=4)
 points = st.lists(values, min_size=3, max_size=3)
-many = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def additive(expr: Expr, together: frozenset[int], a: Sequence[Fraction], b: Sequence[Fraction]) -> bool:

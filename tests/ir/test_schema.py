@@ -41,7 +41,7 @@ def test_what_is_written_fits_the_schema(graph: Graph) -> None:
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
-@given(cases())
+@given(cases)
 def test_well_formed_graphs_fit_the_schema(case: Case) -> None:
     validator.validate(json.loads(to_json(case.graph)))
 

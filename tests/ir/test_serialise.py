@@ -46,7 +46,7 @@ def test_arbitrary_records_survive(graph: Graph) -> None:
 
 
 @quick
-@given(cases())
+@given(cases)
 def test_well_formed_graphs_survive(case: Case) -> None:
     there_and_back(case.graph)
     assert not faults(from_json(to_json(case.graph)))
