@@ -25,6 +25,11 @@ def even(size: int, most: int, multiple: int = 1) -> int:
     return min(most, math.ceil(block / multiple) * multiple)
 
 
+def at_most(most: int, total: int, units: int) -> int:
+    """`most` elements, or one unit's share of `total` where that is less: then every unit has something to do."""
+    return max(1, min(most, math.ceil(total / units)))
+
+
 def dividing(size: int, most: int) -> int:
     """The largest block of at most `most` elements that divides `size`."""
     return next(block for block in range(max(1, min(size, most)), 0, -1) if size % block == 0)

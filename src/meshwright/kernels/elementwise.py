@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
@@ -14,7 +15,7 @@ from meshwright.ir.expression import Expr, Operand, as_expr, type_fault
 from meshwright.ir.ids import BufferId, StageId
 from meshwright.ir.linearity import is_linear_in
 from meshwright.ir.operation import Generic
-from meshwright.kernels.blocks import filled
+from meshwright.kernels.blocks import at_most, filled
 from meshwright.kernels.kernel import Contraction, Piece, Shaped, UnitKind
 from meshwright.kernels.nest import Nest
 from meshwright.kernels.operands import named, require_floats, require_operands
@@ -59,7 +60,7 @@ class Elementwise(Struct, frozen=True):
     ) -> tuple[StageId, ...]:
         """Loads, one Generic and a store at each vector unit that has a share."""
         sites = placement.vector_sites()
-        elements = placement.vector_elements(len(operands) + 1)
+        elements = at_most(placement.vector_elements(len(operands) + 1), math.prod(result.shape), len(sites))
         nest = Nest.over(result.shape, vector_box(result.shape, elements))
         shapes = [Shaped(o.shape, placement.value_format) for o in operands]
         stores: list[StageId] = []

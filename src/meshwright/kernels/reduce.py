@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final, Literal
 
@@ -14,7 +15,7 @@ from meshwright.ir.ids import StageId
 from meshwright.ir.operation import Generic, Reduce
 from meshwright.ir.pool import Pool
 from meshwright.ir.records import Site
-from meshwright.kernels.blocks import dividing, filled
+from meshwright.kernels.blocks import at_most, dividing, filled
 from meshwright.kernels.kernel import Contraction, Piece, Shaped, UnitKind
 from meshwright.kernels.nest import Nest
 from meshwright.kernels.operands import require_floats, require_operands, resolved_axis
@@ -76,7 +77,8 @@ class Reduction(Struct, frozen=True):
         axis = self.axis % len(x.shape)
         room = placement.vector_elements(2)
         part = dividing(x.shape[axis], room)
-        nest = Nest.over(x.shape, filled(x.shape, max(1, room // part), {axis: x.shape[axis]}))
+        rows = at_most(room // part, math.prod(x.shape) // x.shape[axis], len(sites))
+        nest = Nest.over(x.shape, filled(x.shape, rows, {axis: x.shape[axis]}))
         shares = zip(nest.dealt(len(sites)), sites, strict=False)
         return tuple(self._emit_share(builder, placement, (x, result), (share, axis, part), at) for share, at in shares)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -16,7 +17,7 @@ from meshwright.ir.ids import BufferId, StageId
 from meshwright.ir.operation import Generic
 from meshwright.ir.pattern import Affine, Loop
 from meshwright.ir.records import Site
-from meshwright.kernels.blocks import dividing, filled
+from meshwright.kernels.blocks import at_most, dividing, filled
 from meshwright.kernels.kernel import Contraction, Piece, Shaped, UnitKind
 from meshwright.kernels.nest import Nest
 from meshwright.kernels.operands import (
@@ -89,7 +90,8 @@ class Rotary(Struct, frozen=True):
         # No block may reach from one half into the other.
         across = dividing(half[-1], room)
         last = len(half) - 1
-        nest = Nest.over(half, filled(half, max(1, room // across), {last: across}))
+        rows = at_most(room // across, math.prod(half[:-1]), len(sites))
+        nest = Nest.over(half, filled(half, rows, {last: across}))
         stores: list[StageId] = []
         for share, site in zip(nest.dealt(len(sites)), sites, strict=False):
             pairs = self._pairs(share)

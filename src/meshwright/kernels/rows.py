@@ -22,7 +22,7 @@ from meshwright.ir.operation import Generic, Reduce
 from meshwright.ir.pattern import Affine, Loop
 from meshwright.ir.pool import Pool
 from meshwright.ir.records import Site
-from meshwright.kernels.blocks import dividing, filled
+from meshwright.kernels.blocks import at_most, dividing, filled
 from meshwright.kernels.kernel import Piece
 from meshwright.kernels.nest import Nest
 from meshwright.kernels.operands import axes_from_the_last
@@ -74,8 +74,7 @@ def emit_rows(
     sites = placement.vector_sites()
     size = _size(placement, program, pieces, result, axis)
     length = result.shape[axis]
-    # Few rows are dealt as well: a block has no more than one unit's share of them.
-    rows = min(size.rows, math.ceil(math.prod(result.shape) / length / len(sites)))
+    rows = at_most(size.rows, math.prod(result.shape) // length, len(sites))
     nest = Nest.over(result.shape, filled(result.shape, rows, {axis: length}))
     stores: list[StageId] = []
     for share, site in zip(nest.dealt(len(sites)), sites, strict=False):
