@@ -79,7 +79,7 @@ def multiply_add(a: Singles, b: Singles, c: Singles) -> Singles:
 
 def order_keys(x: Singles) -> NDArray[np.int32]:
     """Whole numbers in the order of the values, -0 just below +0."""
-    bits = np.ascontiguousarray(x).view(np.int32)
+    bits = np.asarray(x).view(np.int32)
     return np.where(bits < 0, bits ^ _SIGN_BITS, bits)
 
 
