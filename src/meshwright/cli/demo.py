@@ -18,7 +18,7 @@ from meshwright.frontend.feed_forward import differing
 from meshwright.frontend.minilm import MiniLM, Tokens, load
 from meshwright.machine import MachineSpec
 from meshwright.machine import load as load_machine
-from meshwright.sharding.plan import Step
+from meshwright.sharding import Step
 
 SENTENCES = (
     "The weather is lovely today.",

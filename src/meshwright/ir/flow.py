@@ -18,6 +18,10 @@ from meshwright.ir.records import Compute, Load, Recv, Stage, Store
 
 def dependencies(graph: Graph) -> tuple[tuple[StageId, StageId], ...]:
     """Pairs (before, after), each once: by FIFO, by multicast, by resident accumulator, by stated precedence."""
+    return graph.derived(_dependencies)
+
+
+def _dependencies(graph: Graph) -> tuple[tuple[StageId, StageId], ...]:
     edges: dict[tuple[StageId, StageId], None] = {}
     producers = {b: StageId(i) for i, s in enumerate(graph.stages) for b in s.outs}
     senders = {s.kind.multicast: StageId(i) for i, s in enumerate(graph.stages) if isinstance(s.kind, Load)}
@@ -57,6 +61,10 @@ def stage_order(graph: Graph) -> tuple[StageId, ...]:
 
     Raises `GraphError` naming a cycle: no FIFO holds blocks at the start, so stages in a cycle wait for each other.
     """
+    return graph.derived(_stage_order)
+
+
+def _stage_order(graph: Graph) -> tuple[StageId, ...]:
     digraph = order_graph(graph)
     try:
         # Lowest ids first, so that the same graph always gives the same order.
@@ -75,6 +83,10 @@ def block_counts(graph: Graph) -> dict[BufferId, int]:
 
     An accumulator counts the blocks of the stage that opened it last.
     """
+    return dict(graph.derived(_block_counts))
+
+
+def _block_counts(graph: Graph) -> dict[BufferId, int]:
     counts: dict[BufferId, int] = {}
     sent: dict[GroupId, int] = {}
     for stage_id in stage_order(graph):

@@ -50,6 +50,10 @@ def require_well_formed(graph: Graph) -> None:
 
 def faults(graph: Graph) -> tuple[Fault, ...]:
     """Everything that is wrong with the form of `graph`; later rules are not asked where an id dangles."""
+    return graph.derived(_faults)
+
+
+def _faults(graph: Graph) -> tuple[Fault, ...]:
     dangling = tuple(_dangling(graph))
     if dangling:
         return dangling

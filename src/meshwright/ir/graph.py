@@ -7,13 +7,17 @@ of the stage table) and by the precedences, which say so for what goes through m
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
+from typing import TypeVar, cast
 
 from msgspec import Struct
 
 from meshwright.ir.ids import ChipId, TensorId
 from meshwright.ir.records import Buffer, Group, Load, Precedence, Site, Stage, Store, Tensor, stage_site
 from meshwright.ir.text import render
+
+T = TypeVar("T")
 
 
 class Graph(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, dict=True):
@@ -24,6 +28,17 @@ class Graph(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
     groups: tuple[Group, ...]
     stages: tuple[Stage, ...]
     precedences: tuple[Precedence, ...] = ()
+
+    def derived(self, compute: Callable[[Graph], T]) -> T:
+        """What `compute` finds of this graph, found once: a graph never changes, and several readers ask the same."""
+        known = self._found
+        if compute not in known:
+            known[compute] = compute(self)
+        return cast("T", known[compute])
+
+    @cached_property
+    def _found(self) -> dict[object, object]:
+        return {}
 
     def tensor_id(self, name: str) -> TensorId:
         """The id of the tensor called `name`; `KeyError` where there is none."""
