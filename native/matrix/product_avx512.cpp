@@ -27,20 +27,11 @@ MW_INLINE __m512i bits(__m512 v) { return _mm512_castps_si512(v); }
 MW_INLINE __m512 value(__m512i v) { return _mm512_castsi512_ps(v); }
 MW_INLINE __m512 broadcast(const std::uint8_t* at) { return _mm512_set1_ps(*reinterpret_cast<const float*>(at)); }
 MW_INLINE __m512i sign_and_exponent() { return _mm512_set1_epi32(static_cast<int>(0xFF800000u)); }
-MW_INLINE __m512i exponent_only() { return _mm512_set1_epi32(0x7F800000); }
 
-// The truth table of a ternary instruction from a function of its three bits.
-template <typename F>
-constexpr int truth_table(F f) {
-  int table = 0;
-  for (int i = 0; i < 8; ++i) table |= (f(i >> 2 & 1, i >> 1 & 1, i & 1) & 1) << i;
-  return table;
-}
-constexpr int kXor3 = truth_table([](int a, int b, int c) { return a ^ b ^ c; });
-constexpr int kExponentAndSetSign = truth_table([](int v, int exponent, int both) {
-  return (v & exponent) | (both & ~exponent);
-});
-constexpr int kSignFromSecond = truth_table([](int power, int v, int exponent) { return power & (exponent | v); });
+// Operands of the range instruction (the result keeps its own sign) and a table of the ternary one, x | (y & z).
+constexpr int kSmallerMagnitude = 0b0110;
+constexpr int kLargerMagnitude = 0b0111;
+constexpr int kFirstOrBoth = 0xF8;
 
 // What one row of the tile has in flight. A new block may overwrite a member only when the block before has read it
 // for the last time; schedule_avx512.h checks that it is so.
@@ -77,16 +68,16 @@ MW_INLINE void step(Row& r, int row, const std::uint8_t* a, const std::uint8_t* 
   }
   // ---- Aligning the smaller operand: what is below 2^(E_large - 22) goes, and is remembered.
   else if constexpr (Step == 5) {
-    r.large = _mm512_range_ps(r.acc, r.v, 7);  // larger magnitude, with its sign
+    r.large = _mm512_range_ps(r.acc, r.v, kLargerMagnitude);
   } else if constexpr (Step == 6) {
-    r.small = value(_mm512_ternarylogic_epi32(bits(r.acc), bits(r.v), bits(r.large), kXor3));  // the other one
+    // Of two equal magnitudes with opposite signs the one instruction takes the positive value, this the negative one.
+    r.small = _mm512_range_ps(r.acc, r.v, kSmallerMagnitude);
   } else if constexpr (Step == 7) {
-    r.power = value(
-        _mm512_ternarylogic_epi32(bits(r.large), exponent_only(), sign_and_exponent(), kExponentAndSetSign));
+    r.power = value(_mm512_and_si512(bits(r.large), _mm512_set1_epi32(0x7F800000)));
   } else if constexpr (Step == 8) {
-    r.power = _mm512_add_ps(r.power, r.power);  // -2^(E_large + 1)
+    r.power = _mm512_add_ps(r.power, r.power);  // 2^(E_large + 1)
   } else if constexpr (Step == 9) {
-    r.power = value(_mm512_ternarylogic_epi32(bits(r.power), bits(r.small), exponent_only(), kSignFromSecond));
+    r.power = value(_mm512_ternarylogic_epi32(bits(r.power), bits(r.small), _mm512_set1_epi32(INT32_MIN), kFirstOrBoth));
   } else if constexpr (Step == 10) {
     // Beyond 2^(E_large + 1), on the side of small's sign, the unit is 2^(E_large - 22): rounding toward zero is the
     // rule's truncation. |small| < 2^(E_large + 1), so the sum reaches the next binade never.
