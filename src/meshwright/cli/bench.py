@@ -6,6 +6,9 @@ import typer
 
 from meshwright.cli.console import err
 from meshwright.cli.failures import reported
+from meshwright.frontend import bench as whole
+from meshwright.frontend.minilm import load
+from meshwright.machine import load as load_machine
 from meshwright.numerics import bench
 
 group = typer.Typer(
@@ -55,3 +58,36 @@ def numerics(
     with err().status("measuring; about a minute with the default sizes"):
         report = bench.run(size or bench.SIZES, backend or None, repeats)
     typer.echo(report.to_json() if json else report.table())
+
+
+@group.command("transformer")
+@reported
+def transformer(
+    sentences: Annotated[int, typer.Option(help="How many sentences.")] = 64,
+    tokens: Annotated[int, typer.Option(help="Tokens in each.")] = 128,
+    meshes: Annotated[int, typer.Option(help="Over how many meshes of the four-mesh card.")] = 4,
+    repeats: Annotated[int, typer.Option(metavar="N", help="Turns of each side; the best counts.")] = 2,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Time a whole transformer on the meshes, bit for bit, beside float32 numpy.
+
+    Both run on one thread, in turns. Needs the demo's model.
+
+    [bold]Examples[/bold]
+
+      meshwright bench transformer
+      meshwright bench transformer --sentences 8 --meshes 1
+    """
+    model = load()
+    text = whole.text_of(model, sentences, tokens)
+    with err().status("measuring; about a minute with the default sizes"):
+        report = whole.run(load_machine("ktpu-v13p"), meshes, model, text, repeats)
+    if json:
+        typer.echo(report.to_json())
+        return
+    typer.echo(
+        f"{sentences} sentences of {tokens} tokens, {report.multiply_adds / 1e9:.1f} G multiply-adds, one thread each\n"
+        f"on {meshes} meshes, bit for bit: {report.seconds:6.2f} s  {report.gmac:6.2f} GMAC/s, "
+        f"{report.in_kernels:.0%} of the time in kernels\n"
+        f"float32 numpy:              {report.float32_seconds:6.2f} s  {report.float32_gmac:6.2f} GMAC/s"
+    )
