@@ -56,7 +56,7 @@ def measure(case: Case, placement: Placement, arithmetic: Arithmetic) -> Row:
 def unit_in_the_last_place(values: Float64) -> Float64:
     """The distance of neighbouring f16 numbers at the magnitude of each value."""
     _, exponent = np.frexp(values)
-    return np.ldexp(1.0, np.maximum(exponent - 11, -24))
+    return np.ldexp(1.0, np.where(values == 0.0, -24, np.maximum(exponent - 11, -24)))
 
 
 def _percentiles(errors: Float64) -> tuple[float, float, float]:

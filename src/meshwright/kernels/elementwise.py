@@ -61,7 +61,7 @@ class Elementwise(Struct, frozen=True):
         """Loads, one Generic and a store at each vector unit that has a share."""
         sites = placement.vector_sites()
         elements = at_most(placement.vector_elements(len(operands) + 1), math.prod(result.shape), len(sites))
-        nest = Nest.over(result.shape, vector_box(result.shape, elements))
+        nest = Nest.over(result.shape, filled(result.shape, elements))
         shapes = [Shaped(o.shape, placement.value_format) for o in operands]
         stores: list[StageId] = []
         for share, site in zip(nest.dealt(len(sites)), sites, strict=False):
@@ -93,11 +93,6 @@ def broadcast(name: str, operands: Sequence[Shaped]) -> tuple[int, ...]:
             )
         shape.append(sizes.pop() if sizes else 1)
     return tuple(shape)
-
-
-def vector_box(shape: Sequence[int], elements: int) -> tuple[int, ...]:
-    """A block of at most `elements`: as much of the last axis as fits, then as much of the one before."""
-    return filled(shape, elements)
 
 
 def _padded(box: Sequence[int], rank: int) -> tuple[int, ...]:
