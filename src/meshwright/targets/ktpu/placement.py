@@ -66,8 +66,7 @@ class KtpuPlacement(Struct, frozen=True):
 
     def matmul_tile(self, m: int, n: int, k: int) -> tuple[int, int, int]:
         """Up to 64 x 128 outputs, narrower where every cluster then has a share; K in even parts that a bank holds."""
-        rows = min(_ROWS, _up(m, 4))
-        columns = min(_COLUMNS, _up(n, 4))
+        rows, columns, _ = self._nearest_tile(min(m, _ROWS), min(n, _COLUMNS), 32)
         clusters = self.machine.count("MG", self.chip)
         while columns > LEAST_COLUMNS and math.ceil(m / rows) * math.ceil(n / columns) < clusters:
             columns = max(LEAST_COLUMNS, _up(columns // 2, 4))
@@ -81,27 +80,39 @@ class KtpuPlacement(Struct, frozen=True):
         m, n, k = tile
         cluster = self.machine.cluster
         asked = f"matmul tile {m} x {n} x {k} on {self.machine.name}"
+        instead = " x ".join(map(str, self._nearest_tile(m, n, k)))
         if m < 1 or n < 1 or k < 1 or m % 4 or n % 4 or k % 32:
             raise PlacementError(
                 f"{asked}: a cluster works on sub-tiles of 4 x 4 and blocks of 32 along K; the nearest legal tile is "
-                f"{_up(max(m, 1), 4)} x {_up(max(n, 1), 4)} x {_up(max(k, 1), 32)}"
+                f"{instead}"
             )
         tiles = (m // 4) * (n // 4)
         if tiles > cluster.accumulator_tiles:
             raise PlacementError(
-                f"{asked}: it has {tiles} sub-tiles, and the accumulator holds {cluster.accumulator_tiles}; "
-                f"{m} x {max(4, cluster.accumulator_tiles * 16 // m // 4 * 4)} fits"
+                f"{asked}: it has {tiles} sub-tiles, and the accumulator holds {cluster.accumulator_tiles}; {instead} "
+                "fits"
             )
         for side, size in (("A", m), ("B", n)):
             entries = (size // 4) * (k // 32)
             if entries > cluster.l1_entries:
-                fits = max(1, cluster.l1_entries // (size // 4)) * 32
                 raise PlacementError(
                     f"{asked}: its {side} block takes {entries} L1 entries, and a bank holds {cluster.l1_entries}; "
-                    f"K blocks of {fits} fit"
+                    f"{instead} fits"
                 )
         if max(m // 4, n // 4, k // 32) > _FIELD:
-            raise PlacementError(f"{asked}: sub-tiles and K blocks along an axis are 8-bit fields, {_FIELD} at most")
+            raise PlacementError(
+                f"{asked}: sub-tiles and K blocks along an axis are 8-bit fields, {_FIELD} at most, and wrap past it; "
+                f"{instead} fits"
+            )
+
+    def _nearest_tile(self, m: int, n: int, k: int) -> tuple[int, int, int]:
+        """A legal tile that keeps as much of m as is possible, then of n, then of k."""
+        cluster = self.machine.cluster
+        side = 4 * min(_FIELD, cluster.l1_entries, cluster.accumulator_tiles)
+        rows = min(_up(max(m, 1), 4), side)
+        columns = min(_up(max(n, 1), 4), side, cluster.accumulator_tiles // (rows // 4) * 4)
+        blocks = min(math.ceil(max(k, 1) / 32), _FIELD, cluster.l1_entries // (max(rows, columns) // 4))
+        return rows, columns, 32 * blocks
 
     def vector_elements(self, blocks: int) -> int:
         """Of a vector core's L1, as much as it is safe to use, shared by two deep FIFOs of `blocks` blocks."""
