@@ -40,13 +40,13 @@ inline std::uint32_t code_of(std::uint32_t bits) {
   return magnitude ? code : 0;
 }
 
-inline std::uint16_t drained(std::uint32_t code) {
+inline std::uint32_t drained(std::uint32_t code) {
   const std::uint32_t magnitude = code & kLoopMagnitude;
   const std::uint32_t sign = (code & kLoopSign) >> 6;
   // Nearest even on the four bits that go; a carry runs on into the exponent, as it should.
   const std::uint32_t rounded = (magnitude + 7 + ((magnitude >> 4) & 1)) >> 4;
   const std::uint32_t finite = rounded < (79u << 10) ? rounded - (48u << 10) : 0x7BFFu;
-  return static_cast<std::uint16_t>(sign | (rounded < (49u << 10) ? 0 : finite));
+  return sign | (rounded < (49u << 10) ? 0 : finite);
 }
 
 // How much of a value with these magnitude bits stays above the guard bits of one whose exponent is that of
@@ -95,31 +95,41 @@ void loop_add(const std::uint32_t* tile, const std::uint32_t* peer, std::uint32_
 }
 
 void loop_drain(const std::uint32_t* codes, std::uint16_t* out, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i) out[i] = drained(codes[i]);
+  for (std::size_t i = 0; i < n; ++i) out[i] = static_cast<std::uint16_t>(drained(codes[i]));
 }
 
-// The rows of a tile of `Width` columns; a whole row is a loop of constant length, which becomes a few instructions.
+// Rows of `Width` values become elements of rows `stride` apart, `columns` of them. A few rows at a time, in one loop
+// that is long enough to be worth vectors whatever their width, and then copied to where they belong.
+template <int Width, typename Element, typename Convert>
+void rows_to(const float* values, std::size_t rows, std::size_t columns, Element* out, std::size_t stride,
+             const Convert& convert) {
+  constexpr std::size_t kRowsAtOnce = 16;
+  Element converted[kRowsAtOnce * Width];
+  while (rows > 0) {
+    const std::size_t count = rows < kRowsAtOnce ? rows : kRowsAtOnce;
+    for (std::size_t i = 0; i < count * Width; ++i) converted[i] = static_cast<Element>(convert(bits_of(values[i])));
+    for (std::size_t row = 0; row < count; ++row, out += stride) {
+      const Element* from = converted + row * Width;
+      if (columns == Width) {
+        __builtin_memcpy(out, from, Width * sizeof(Element));
+      } else {
+        for (std::size_t i = 0; i < columns; ++i) out[i] = from[i];
+      }
+    }
+    values += count * Width;
+    rows -= count;
+  }
+}
+
 template <int Width>
 void rows_to_codes(const float* values, std::size_t rows, std::size_t columns, std::uint32_t* codes,
                    std::size_t stride) {
-  for (std::size_t row = 0; row < rows; ++row, values += Width, codes += stride) {
-    if (columns == Width) {
-      for (int i = 0; i < Width; ++i) codes[i] = code_of(bits_of(values[i]));
-    } else {
-      for (std::size_t i = 0; i < columns; ++i) codes[i] = code_of(bits_of(values[i]));
-    }
-  }
+  rows_to<Width>(values, rows, columns, codes, stride, [](std::uint32_t bits) { return code_of(bits); });
 }
 
 template <int Width>
 void rows_to_fp16(const float* values, std::size_t rows, std::size_t columns, std::uint16_t* out, std::size_t stride) {
-  for (std::size_t row = 0; row < rows; ++row, values += Width, out += stride) {
-    if (columns == Width) {
-      for (int i = 0; i < Width; ++i) out[i] = drained(code_of(bits_of(values[i])));
-    } else {
-      for (std::size_t i = 0; i < columns; ++i) out[i] = drained(code_of(bits_of(values[i])));
-    }
-  }
+  rows_to<Width>(values, rows, columns, out, stride, [](std::uint32_t bits) { return drained(code_of(bits)); });
 }
 
 template <int Width>
