@@ -10,11 +10,16 @@ from meshwright.errors import DeviceError
 
 
 class Span(Struct, frozen=True, order=True):
-    """Bytes `start` to `start + size` of a mesh's DRAM; `epoch` counts the arena's resets."""
+    """Bytes `start` to `start + size` of a mesh's DRAM.
+
+    epoch: how often the arena had been reset. serial: how many spans it had handed out, so that a span is told from
+    the one that had the same bytes before it.
+    """
 
     start: int
     size: int
     epoch: int
+    serial: int
 
     @property
     def stop(self) -> int:
@@ -33,6 +38,7 @@ class Arena:
         self.alignment = alignment
         self.name = name
         self.epoch = 0
+        self._serial = 0
         self._free: list[tuple[int, int]] = [self._aligned(window)]
         self._used: dict[int, Span] = {}
 
@@ -56,7 +62,8 @@ class Arena:
         self._free.remove((start, stop))
         if start + needed < stop:
             bisect.insort(self._free, (start + needed, stop))
-        span = Span(start, needed, self.epoch)
+        span = Span(start, needed, self.epoch, self._serial)
+        self._serial += 1
         self._used[start] = span
         return span
 

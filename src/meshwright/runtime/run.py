@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from meshwright.errors import DeviceError
+from meshwright.evaluate.arithmetic import Arithmetic
 from meshwright.evaluate.walk import Progress, evaluate
 from meshwright.ir.graph import Graph
+from meshwright.ir.records import Tensor as Record
 from meshwright.runtime.device import Device, Tensor
 
 
@@ -20,27 +22,54 @@ def run_graph(
     """Evaluates `graph` on values that the devices hold, and leaves its results with them.
 
     devices: by mesh id, all of one arithmetic. inputs: for each input tensor its pieces, one a rank, each on the
-    device of that rank's mesh. Raises `DeviceError` for a piece on another mesh or a mesh without a device, and what
-    `evaluate` raises.
+    device of that rank's mesh. Raises `DeviceError` for pieces that are too few, of another element type or on another
+    mesh, a mesh without a device, and results that don't fit; and what `evaluate` raises. Then nothing is left behind.
     """
+    arithmetic = _one_arithmetic(devices)
     for tensor in graph.tensors:
-        for rank, chip in enumerate(tensor.chips):
-            if chip not in devices:
-                raise DeviceError(f"{tensor.name!r} has a piece on mesh {chip}, and no device is open there")
-            piece = inputs[tensor.name][rank] if tensor.name in inputs else None
-            if piece is not None and piece.device is not devices[chip]:
-                raise DeviceError(
-                    f"piece {rank} of {tensor.name!r} is {piece}; it has to be on the device of mesh {chip}"
-                )
+        _check_pieces(tensor, devices, inputs.get(tensor.name))
     held = {name: [t.device.held(t) for t in pieces] for name, pieces in inputs.items()}
-    arithmetic = next(iter(devices.values())).arithmetic
     results = evaluate(graph, held, arithmetic, keep, progress)
+    made: dict[str, list[Tensor]] = {}
+    try:
+        for name, pieces in results.items():
+            record = graph.tensors[graph.tensor_id(name)]
+            made[name] = []
+            for chip, piece in zip(record.chips, pieces, strict=True):
+                made[name].append(devices[chip].adopt(piece, record.format))
+    except DeviceError:
+        # Nobody would have a handle to the results that did fit.
+        for tensor in (t for tensors in made.values() for t in tensors):
+            tensor.device.free(tensor)
+        raise
     for device in devices.values():
         device.runs += 1
-    made: dict[str, tuple[Tensor, ...]] = {}
-    for name, pieces in results.items():
-        record = graph.tensors[graph.tensor_id(name)]
-        made[name] = tuple(
-            devices[chip].adopt(piece, record.format) for chip, piece in zip(record.chips, pieces, strict=True)
-        )
-    return made
+    return {name: tuple(tensors) for name, tensors in made.items()}
+
+
+def _one_arithmetic(devices: Mapping[int, Device]) -> Arithmetic:
+    if not devices:
+        raise DeviceError("a graph was asked to run on no device; open one on every mesh that it names")
+    (first, one), *others = devices.items()
+    for mesh, device in others:
+        if device.arithmetic.name != one.arithmetic.name:
+            raise DeviceError(
+                f"mesh {first} computes in {one.arithmetic.name} and mesh {mesh} in {device.arithmetic.name}; one "
+                "graph is evaluated in one arithmetic"
+            )
+    return one.arithmetic
+
+
+def _check_pieces(record: Record, devices: Mapping[int, Device], pieces: Sequence[Tensor] | None) -> None:
+    for chip in record.chips:
+        if chip not in devices:
+            raise DeviceError(f"{record.name!r} has a piece on mesh {chip}, and no device is open there")
+    if pieces is None:
+        return
+    if len(pieces) != len(record.chips):
+        raise DeviceError(f"{record.name!r} is on {len(record.chips)} meshes, and {len(pieces)} pieces are given")
+    for rank, (chip, piece) in enumerate(zip(record.chips, pieces, strict=True)):
+        if piece.device is not devices[chip]:
+            raise DeviceError(f"piece {rank} of {record.name!r} is {piece}; it has to be on the device of mesh {chip}")
+        if piece.format is not record.format:
+            raise DeviceError(f"piece {rank} of {record.name!r} is {piece}; this graph takes {record.format}")

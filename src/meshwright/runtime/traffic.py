@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
 from itertools import pairwise
+from typing import Final
 
 from meshwright import targets
 from meshwright.errors import PlacementError
 from meshwright.ir.flow import block_counts
 from meshwright.ir.graph import Graph
 from meshwright.ir.ids import BufferId
-from meshwright.ir.records import AllReduce, Load, Store
+from meshwright.ir.records import AllReduce, Load, Recv, Stage, Store
 from meshwright.machine import MachineSpec
+from meshwright.machine.checks import Crossing
 
 LinkBytes = dict[tuple[int, int], int]
 """Payload bytes by (from mesh, to mesh) of neighbouring meshes."""
-
-
-_Mover = Callable[[int, int, BufferId], None]
 
 
 def link_bytes(graph: Graph, machine: MachineSpec) -> LinkBytes:
@@ -26,47 +25,111 @@ def link_bytes(graph: Graph, machine: MachineSpec) -> LinkBytes:
 
     A store to another mesh's piece crosses every link on the way, as does a block put into a buffer on another mesh. An
     `AllReduce` moves each running sum from its operand's mesh to the next operand's, except that with two
-    operands the one that isn't the output's moves. Raises `PlacementError` for a load of another mesh's memory where
-    the machine says that reads don't cross, and where no way leads.
+    operands the one that isn't the output's moves. Raises `PlacementError` for what the machine says doesn't cross a
+    link, or not more than one.
     """
-    counts = block_counts(graph)
-    crossed: Counter[tuple[int, int]] = Counter()
+    traffic = _Traffic(graph, machine)
+    for index in range(len(graph.stages)):
+        traffic.add(index)
+    return dict(traffic.crossed)
 
-    def move(source: int, target: int, buffer: BufferId) -> None:
-        record = graph.buffers[buffer]
-        payload = targets.wire_bytes(machine, record.format, record.elements) * counts[buffer]
-        for hop in pairwise(machine.path(source, target)):
-            crossed[hop] += payload
 
-    for index, stage in enumerate(graph.stages):
-        chip = graph.site(stage).chip
+class _Traffic:
+    """Bytes counted so far."""
+
+    def __init__(self, graph: Graph, machine: MachineSpec) -> None:
+        self.graph = graph
+        self.machine = machine
+        self.counts = block_counts(graph)
+        self.crossed: Counter[tuple[int, int]] = Counter()
+
+    def add(self, index: int) -> None:
+        """Counts what one stage moves."""
+        stage = self.graph.stages[index]
+        chip = self.graph.site(stage).chip
         match stage.kind:
             case Load(tensor=tensor):
-                owner = graph.tensors[tensor].chips[graph.rank_of(stage)]
-                if owner != chip and not machine.reaches(chip, owner, "read"):
-                    raise PlacementError(
-                        f"stage s{index} on mesh {chip} loads {graph.tensors[tensor].name!r} from mesh {owner}; on "
-                        f"{machine.name} reads don't cross a link: copy it from where it is"
-                    )
-                for buffer in stage.outs:
-                    move(owner, chip, buffer)
+                record = self.graph.tensors[tensor]
+                owner = record.chips[self.graph.rank_of(stage)]
+                doing = f"stage s{index} on mesh {chip} loads {record.name!r} from mesh {owner}"
+                self._require(chip, owner, "read", doing)
+                self._move(owner, chip, self._landing(stage))
             case Store(tensor=tensor):
-                move(chip, graph.tensors[tensor].chips[graph.rank_of(stage)], stage.ins[0])
+                record = self.graph.tensors[tensor]
+                owner = record.chips[self.graph.rank_of(stage)]
+                self._require(
+                    chip, owner, "write", f"stage s{index} on mesh {chip} stores {record.name!r} to mesh {owner}"
+                )
+                self._move(chip, owner, stage.ins[0])
             case AllReduce():
-                _reduce_moves(graph, stage.ins, stage.outs, move)
+                for source, target, buffer in _reduce_moves(self.graph, stage):
+                    self._require(
+                        source, target, "unit_data", f"stage s{index} sends sums from mesh {source} to mesh {target}"
+                    )
+                    self._move(source, target, buffer)
             case _:
                 for buffer in stage.outs:
-                    move(chip, graph.buffers[buffer].site.chip, buffer)
-    return dict(crossed)
+                    target = self.graph.buffers[buffer].site.chip
+                    self._require(
+                        chip,
+                        target,
+                        "unit_data",
+                        f"stage s{index} on mesh {chip} puts blocks into b{buffer} on mesh {target}",
+                    )
+                    self._move(chip, target, buffer)
+
+    def _landing(self, stage: Stage) -> BufferId:
+        """Where a load's blocks arrive; those of a multicast all arrive alike."""
+        if stage.outs:
+            return stage.outs[0]
+        assert isinstance(stage.kind, Load)
+        group = stage.kind.multicast
+        return next(s.outs[0] for s in self.graph.stages if isinstance(s.kind, Recv) and s.kind.group == group)
+
+    def _move(self, source: int, target: int, buffer: BufferId) -> None:
+        if source == target:
+            return
+        record = self.graph.buffers[buffer]
+        payload = targets.wire_bytes(self.machine, record.format, record.elements) * self.counts[buffer]
+        for hop in pairwise(self.machine.path(source, target)):
+            self.crossed[hop] += payload
+
+    def _require(self, source: int, target: int, what: Crossing, doing: str) -> None:
+        machine = self.machine
+        if machine.reaches(source, target, what):
+            return
+        if what not in machine.crosses:
+            instead = ": copy it from where it is" if what == "read" else ""
+            raise PlacementError(f"{doing}; on {machine.name} {_KINDS[what]} don't cross a link{instead}")
+        if not machine.fabric.joined(source, target):
+            raise PlacementError(f"{doing}; on {machine.name} no link leads there")
+        between = machine.path(source, target)[1:-1]
+        raise PlacementError(
+            f"{doing}, {len(between) + 1} links away; on {machine.name} a link passes nothing on: go over "
+            f"{'mesh' if len(between) == 1 else 'meshes'} {', '.join(map(str, between))} step by step"
+        )
 
 
-def _reduce_moves(graph: Graph, ins: tuple[BufferId, ...], outs: tuple[BufferId, ...], move: _Mover) -> None:
-    chips = [graph.buffers[b].site.chip for b in ins]
-    ends = [graph.buffers[b].site.chip for b in outs]
-    if len(ins) == 2 and len(outs) == 1 and ends[0] == chips[0]:
-        move(chips[1], chips[0], ins[1])
-        return
-    for (source, target), buffer in zip(pairwise(chips), ins, strict=False):
-        move(source, target, buffer)
-    for end, buffer in zip(ends, outs, strict=True):
-        move(chips[-1], end, buffer)
+_KINDS: Final[dict[Crossing, str]] = {
+    "read": "reads",
+    "write": "writes",
+    "unit_data": "blocks between units",
+    "doorbell": "doorbells",
+}
+
+
+def _reduce_moves(graph: Graph, stage: Stage) -> Iterator[tuple[int, int, BufferId]]:
+    """(from mesh, to mesh, buffer whose blocks go) of an `AllReduce`; each component of a pair fold goes."""
+    assert isinstance(stage.kind, AllReduce)
+    parts = stage.kind.pool.components
+    chips = [graph.buffers[b].site.chip for b in stage.ins[::parts]]
+    ends = [graph.buffers[b].site.chip for b in stage.outs[::parts]]
+    for part in range(parts):
+        ins, outs = stage.ins[part::parts], stage.outs[part::parts]
+        if len(chips) == 2 and ends == chips[:1]:
+            yield chips[1], chips[0], ins[1]
+            continue
+        for (source, target), buffer in zip(pairwise(chips), ins, strict=False):
+            yield source, target, buffer
+        for end, buffer in zip(ends, outs, strict=True):
+            yield chips[-1], end, buffer
