@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.kernels.one_chip import HERE, WITHOUT_VECTOR_CORES, graph_of, run, shaped
+from tests.kernels.one_chip import HERE, WITHOUT_VECTOR_CORES, f16, graph_of, run, shaped
 from tests.kernels.samples import SAMPLES
 
 from meshwright import kernels
@@ -102,3 +102,19 @@ def test_dividing_blocks_and_segments():
     assert segments(10, 4) == (Segment(0, 2, 4), Segment(8, 1, 2))
     assert segments(3, 4) == (Segment(0, 1, 3),)
     assert segments(8, 4) == (Segment(0, 2, 4),)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "block"),
+    [
+        ((8, 12, 128, 32), (8, 12, 128, 32), (64, 128)),
+        ((8, 12, 128, 128), (8, 12, 32, 128), (64, 32)),
+        ((8, 3, 32), (8, 5, 32), (4, 8)),
+        ((64, 32), (128, 32), (64, 16)),
+    ],
+)
+def test_blocks_of_products_are_narrow_only_where_units_would_be_idle(a, b, block):
+    graph = graph_of(kernels.MatrixProduct(), f16(*a), f16(*b))
+    stores = [s for s in graph.stages if isinstance(s.kind, Store)]
+    assert {graph.buffers[s.ins[0]].block for s in stores} == {block}
+    assert len(stores) > 1

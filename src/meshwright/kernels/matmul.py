@@ -95,10 +95,13 @@ def tile_of(
 ) -> tuple[int, int, int]:
     """The tile that is stated, checked, or the placement's own for these operands."""
     a, b = operands
-    if stated is None:
-        return placement.matmul_tile(a.shape[-2], b.shape[-2], a.shape[-1])
-    placement.check_tile(stated)
-    return stated
+    if stated is not None:
+        placement.check_tile(stated)
+        return stated
+    m, n, k = a.shape[-2], b.shape[-2], a.shape[-1]
+    # With leading axes there is work for every unit without making blocks narrow; but no block spans two matrices.
+    together = placement.matmul_tile(math.prod(a.shape[:-1]), n, k)
+    return together if together[0] <= m else placement.matmul_tile(m, n, k)
 
 
 def result_nest(shape: Sequence[int], tile: tuple[int, int, int]) -> Nest:
