@@ -2,8 +2,9 @@
 
 from meshwright.ir.spec import COPIED, PARTIAL, Spec
 from meshwright.sharding.group import MeshGroup
-from meshwright.sharding.plan import Plan, Step
+from meshwright.sharding.plan import Plan
 from meshwright.sharding.rules import pairing
+from meshwright.sharding.steps import Step
 from meshwright.sharding.value import Sharded
 
 __all__ = ["COPIED", "PARTIAL", "MeshGroup", "Plan", "Sharded", "Spec", "Step", "pairing"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,10 +11,9 @@ from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from meshwright import targets
-from meshwright.errors import DeviceError, SplitError
+from meshwright.errors import SplitError
 from meshwright.evaluate.arithmetic import Arithmetic
 from meshwright.evaluate.walk import Progress
-from meshwright.ir.formats import ElementType
 from meshwright.ir.spec import COPIED, Spec
 from meshwright.kernels.kernel import Kernel
 from meshwright.kernels.matmul import MatrixProduct
@@ -21,7 +21,10 @@ from meshwright.machine import MachineSpec, load
 from meshwright.runtime.device import Card, Device, Stats, Tensor
 from meshwright.runtime.run import run_graph
 from meshwright.runtime.traffic import LinkBytes, link_bytes
-from meshwright.sharding import collectives
+from meshwright.sharding.choice import chosen_meshes, grid_meshes
+from meshwright.sharding.elements import as_elements
+from meshwright.sharding.group_collectives import Collectives
+from meshwright.sharding.lines import require_axis
 from meshwright.sharding.lower import graph_of, slot_name
 from meshwright.sharding.plan import Plan
 from meshwright.sharding.planner import plan_kernel
@@ -38,18 +41,25 @@ class GroupStats(Struct, frozen=True):
     crossed: LinkBytes
 
 
-class MeshGroup:
+class MeshGroup(Collectives):
     """Ranks on the meshes of one machine. `open` makes one; every value belongs to the group that made it."""
 
     def __init__(
         self, card: Card, meshes: Sequence[int], arithmetic: Arithmetic, grid: tuple[int, ...] | None = None
     ) -> None:
         if not meshes:
-            raise SplitError("a group of no meshes holds nothing; name at least one")
-        if len(set(meshes)) != len(meshes):
-            raise SplitError(f"a group of meshes {tuple(meshes)} names one twice; a mesh is one rank")
-        self.machine = card.machine
-        self.ranks = Ranks(card.machine.name, tuple(meshes), grid or (len(meshes),), object())
+            raise SplitError(
+                f"a group of no meshes holds nothing; name at least one of {', '.join(map(str, card.machine.mesh_ids))}"
+            )
+        twice = [mesh for position, mesh in enumerate(meshes) if mesh in meshes[:position]]
+        if twice:
+            once = tuple(dict.fromkeys(meshes))
+            raise SplitError(
+                f"a group of meshes {tuple(meshes)} names mesh {twice[0]} twice; a mesh is one rank. Name each once: "
+                f"meshes={once}"
+            )
+        self._machine = card.machine
+        self._ranks = Ranks(card.machine.name, tuple(meshes), grid or (len(meshes),), object())
         self.arithmetic = arithmetic
         self.devices = {mesh: Device(card, mesh, arithmetic) for mesh in meshes}
         self._crossed: LinkBytes = {}
@@ -68,8 +78,7 @@ class MeshGroup:
         `RealArithmetic()` for float64. Raises `MachineError` for a machine or mesh that isn't there.
         """
         spec = load(machine) if isinstance(machine, str) else machine
-        chosen = _chosen(spec, meshes)
-        return cls(Card(spec), chosen, arithmetic or targets.arithmetic(spec))
+        return cls(Card(spec), chosen_meshes(spec, meshes), arithmetic or targets.arithmetic(spec))
 
     @classmethod
     def grid(
@@ -82,14 +91,22 @@ class MeshGroup:
     ) -> MeshGroup:
         """A group whose ranks form a grid of `rows` by `columns`; a value then has a spec for each of the two axes.
 
-        meshes: row by row; the machine's, in the order of the links, by default. Raises `SplitError` where their number
-        isn't that of the grid.
+        meshes: row by row. By default those at (x, y) with y below `rows` and x below `columns` where the machine is a
+        grid itself, else the first ones in the order of the links. Raises `SplitError` where there are not as many.
         """
         spec = load(machine) if isinstance(machine, str) else machine
-        chosen = tuple(meshes) if meshes is not None else spec.mesh_ids[: rows * columns]
-        if rows < 1 or columns < 1 or len(chosen) != rows * columns:
-            raise SplitError(f"a grid of {rows} x {columns} ranks needs {rows * columns} meshes, not {len(chosen)}")
+        chosen = grid_meshes(spec, rows, columns, meshes)
         return cls(Card(spec), chosen, arithmetic or targets.arithmetic(spec), (rows, columns))
+
+    @property
+    def machine(self) -> MachineSpec:
+        """The machine that the group is on."""
+        return self._machine
+
+    @property
+    def ranks(self) -> Ranks:
+        """Which mesh each rank is, on what grid."""
+        return self._ranks
 
     @property
     def meshes(self) -> tuple[int, ...]:
@@ -108,10 +125,14 @@ class MeshGroup:
         that doesn't divide, a partial, a value that is spread already, or a number that doesn't fit the type.
         """
         if isinstance(values, Sharded):
-            raise SplitError(f"{values} is spread over meshes already; a plain array belongs here")
+            raise SplitError(
+                f"{values} is spread over meshes already, and a plain array belongs here. group.reshard(value, spec) "
+                "changes how it is spread; numpy.asarray(value) reads it"
+            )
         specs = self._specs(spec)
-        array, element = _element(np.asarray(values))
+        array, element = as_elements(np.asarray(values))
         value = Sharded(self.ranks, array.shape, element, specs, (), name)
+        _require_axes(value)
         held: dict[tuple[tuple[int, int], ...], NDArray[Any]] = {}
         parts = [
             self.devices[mesh].put(held.setdefault(_key(s), array[s]), element)
@@ -126,11 +147,16 @@ class MeshGroup:
             specs = (COPIED,) * axes
         if len(specs) != axes:
             raise SplitError(
-                f"{len(specs)} specs for ranks on a grid of {' x '.join(map(str, self.ranks.grid))}: one for each of "
-                f"its {axes} axes is needed, such as (Spec.on(0), COPIED)"
+                f"{len(specs)} spec{'s' if len(specs) != 1 else ''} for ranks on a grid of "
+                f"{' x '.join(map(str, self.ranks.grid))}: one for each of its {axes} axes is needed, such as "
+                f"[{', '.join(['Spec.on(0)', *['COPIED'] * (axes - 1)])}]"
             )
-        if any(s.partial is not None for s in specs):
-            raise SplitError("a value from the host is whole; only operations make partials")
+        for s in specs:
+            if s.partial is not None:
+                raise SplitError(
+                    f"put as a {s}: a value from the host is whole, and cutting it into contributions would be a "
+                    "choice. group.copy(values) or group.split(values, axis=...) spread it; operations make partials"
+                )
         return specs
 
     def copy(self, values: ArrayLike, name: str = "") -> Sharded:
@@ -139,48 +165,60 @@ class MeshGroup:
 
     def split(self, values: ArrayLike, axis: int, name: str = "", along: int = 0) -> Sharded:
         """Equal slices along `axis`, in rank order along one axis of the rank grid; copied along the others."""
-        spec = Spec.on(axis, np.ndim(values))
+        require_axis("split", self.ranks, along)
+        rank = np.ndim(values) if not isinstance(values, Sharded) else abs(axis) + 1
+        if not -rank <= axis < rank:
+            axes = f"axes 0 to {rank - 1}, or -{rank} to -1 from the back" if rank else "no axis; copy it"
+            raise SplitError(
+                f"split(axis={axis}) of {name or 'a value'} of shape {list(np.shape(values))}: it has {axes}"
+            )
+        spec = Spec.on(axis % rank)
         return self.put(values, [spec if a == along else COPIED for a in range(len(self.ranks.grid))], name)
 
     def put_like(self, other: Sharded, values: ArrayLike, name: str = "") -> Sharded:
         """The whole value on every mesh that has a piece of `other`."""
-        self._own(other, "other")
-        array, element = _element(np.asarray(values))
+        self.require_own(other, "other")
+        array, element = as_elements(np.asarray(values))
         parts = tuple(self.devices[mesh].put(array, element) for mesh in other.meshes)
         return Sharded(other.ranks, array.shape, element, (COPIED,) * len(other.specs), parts, name)
 
-    def assemble(self, parts: Sequence[Tensor], spec: Spec, name: str = "") -> Sharded:
+    def assemble(self, parts: Sequence[Tensor], spec: Spec | Sequence[Spec], name: str = "") -> Sharded:
         """A value from pieces that are on the devices already, one a rank, in rank order.
 
         Raises `SplitError` where pieces differ in shape or type (how they relate would have to be guessed), are
         too few or many, or not on their rank's device.
         """
-        if len(parts) != len(self.meshes):
-            raise SplitError(f"{len(parts)} pieces for {len(self.meshes)} ranks; one a rank is needed")
-        shapes = {(part.shape, part.format) for part in parts}
-        if len(shapes) > 1:
+        specs = (spec,) if isinstance(spec, Spec) else tuple(spec)
+        if len(specs) != len(self.ranks.grid):
             raise SplitError(
-                f"pieces of {', '.join(str(list(p.shape)) for p in parts)} can't be the equal pieces of one value; "
-                "pad them to one shape, or keep them apart"
+                f"assemble: {len(specs)} specs for a rank grid of {len(self.ranks.grid)} axes; one for each"
+            )
+        if len(parts) != len(self.meshes):
+            raise SplitError(
+                f"assemble: {len(parts)} pieces for {len(self.meshes)} ranks, on meshes "
+                f"{', '.join(map(str, self.meshes))}; one a rank is needed"
+            )
+        shapes = dict.fromkeys((part.shape, part.format) for part in parts)
+        if len(shapes) > 1:
+            found = ", ".join(f"{part.format}{list(part.shape)}" for part in parts)
+            raise SplitError(
+                f"assemble: pieces {found} can't be the equal pieces of one value, and which elements each of them is "
+                "would have to be guessed. Pad them to one shape, or keep them apart"
             )
         for part, mesh in zip(parts, self.meshes, strict=True):
             if part.device is not self.devices[mesh]:
-                raise SplitError(f"the piece of mesh {mesh} is {part}, not on this group's device of mesh {mesh}")
+                raise SplitError(
+                    f"assemble: the piece of mesh {mesh} is {part}, not on this group's device of mesh {mesh}; put it "
+                    f"there: group.devices[{mesh}].put(...)"
+                )
         (local, element) = next(iter(shapes))
-        if spec.axis is not None and spec.axis >= len(local):
-            raise SplitError(f"pieces of {list(local)} have no axis {spec.axis} to be slices of")
-        shape = tuple(size * (len(parts) if axis == spec.axis else 1) for axis, size in enumerate(local))
-        return Sharded(self.ranks, shape, element, (spec,), tuple(parts), name)
-
-    def on_rank(self, value: Sharded, rank: int) -> Sharded:
-        """A copied value as a value on one mesh alone; nothing moves. Raises `SplitError` for one that isn't copied."""
-        self._own(value, "value")
-        if not all(spec.is_copied for spec in value.specs):
-            raise SplitError(
-                f"{value}: one mesh has the whole only of a copied value; group.reshard(value, COPIED) first"
-            )
-        ranks = Ranks(value.ranks.machine, (value.meshes[rank],), (1,), value.ranks.owner)
-        return Sharded(ranks, value.shape, value.format, (COPIED,), (value.part(rank),), value.name)
+        shape = list(local)
+        for one, count in zip(specs, self.ranks.grid, strict=True):
+            if one.axis is not None and one.axis >= len(local):
+                raise SplitError(f"assemble: pieces of {list(local)} have no axis {one.axis} to be slices of")
+            if one.axis is not None:
+                shape[one.axis] *= count
+        return Sharded(self.ranks, tuple(shape), element, specs, tuple(parts), name)
 
     # Values out
 
@@ -190,16 +228,17 @@ class MeshGroup:
         Raises `SplitError` for a partial, and for an `into` that it would not fit bit for bit: another shape, another
         type, not writeable, or not aligned.
         """
-        self._own(value, "value")
+        self.require_own(value, "value")
         whole = value.numpy()
         if into is None:
             return whole
         if into.shape != whole.shape or into.dtype != whole.dtype or not (into.flags.writeable and into.flags.aligned):
-            what = "not writeable" if not into.flags.writeable else "not aligned" if not into.flags.aligned else ""
+            what = " that is not writeable" if not into.flags.writeable else ""
+            what = what or (" that is not aligned" if not into.flags.aligned else "")
             raise SplitError(
-                f"gather of {value} into {into.dtype}{list(into.shape)}{' that is ' + what if what else ''}: "
-                f"it takes {whole.dtype}{list(whole.shape)}, aligned and writeable; converting or padding would be "
-                "a guess. Leave `into` out for a fresh array"
+                f"gather of {value} into {into.dtype}{list(into.shape)}{what}: the elements are "
+                f"{whole.dtype}{list(whole.shape)}, and go into an aligned, writeable array of exactly that; "
+                "converting, padding or moving them would be a guess. Leave `into` out for a fresh array"
             )
         into[...] = whole
         return into
@@ -220,61 +259,62 @@ class MeshGroup:
 
     def plan_matmul(self, a: Sharded, b: Sharded, tile: Tile | None = None) -> Plan:
         """`a @ b.T` where a reading needs no data moved. Raises `SplitError` where none does."""
-        self._own_both(a, b)
+        self._require_both(a, b)
         return plan_kernel(self.machine, self.meshes, MatrixProduct(tile), (a, b), ("a", "b"))
 
     def plan_each(self, kernel: Kernel | Callable[..., Any], *values: Sharded) -> Plan:
         """The kernel (or a Python function over elements) on every rank's pieces.
 
-        Raises `SplitError` where the kernel mixes elements along a split axis, or isn't linear in a partial.
+        Raises `SplitError` where the kernel mixes elements along a split axis, or can't be applied to contributions.
         """
         known = declared(kernel)
         if not values:
-            raise SplitError(f"{known.name} on nothing: give the values to work on")
-        names = [f"operand {i}" if len(values) > 1 else "the operand" for i in range(len(values))]
+            raise SplitError(f"{known.name} on nothing: give the values to work on, group.each(kernel, value, ...)")
+        names = [chr(ord("a") + i) for i in range(len(values))] if len(values) > 1 else ["x"]
         for value, name in zip(values, names, strict=True):
-            self._own(value, name)
+            self.require_own(value, name)
         return plan_kernel(self.machine, self.meshes, known, values, names)
 
     def plan_reduce(
         self, a: Sharded, b: Sharded, tile: Tile | None = None, root: int | None = None, along: int = 0
     ) -> Plan:
         """`a @ b.T` with K split: every rank's sums go straight into the accumulators of rank `root`, its neighbour."""
-        self._own_both(a, b)
+        self._require_both(a, b)
         return plan_star(self.machine, (a, b), tile, root, along)
 
     def plan_chain_reduce(self, a: Sharded, b: Sharded, tile: Tile | None = None, along: int = 0) -> Plan:
         """`a @ b.T` with K split, summed in the accumulators from rank to rank; the last one has the result."""
-        self._own_both(a, b)
+        self._require_both(a, b)
         return plan_chain(self.machine, (a, b), tile, along)
-
-    def plan_reshard(self, value: Sharded, spec: Spec, along: int = 0) -> Plan:
-        """From the spec that a value has along a grid axis to another; `print(plan)` says what crosses which link."""
-        self._own(value, "value")
-        return collectives.plan_reshard(self.machine, value, spec, along, self.meshes)
-
-    def plan_broadcast(self, value: Sharded) -> Plan:
-        """A value on one mesh, copied to all of the group's, hop by hop."""
-        self._own(value, "value")
-        return collectives.plan_broadcast(self.machine, value, self.ranks)
 
     # Running
 
     def run(self, plan: Plan, progress: Progress | None = None) -> Sharded:
-        """Runs a plan; the only place that says when."""
+        """Runs a plan; the only place that says when.
+
+        Raises `SplitError` for another group's plan, `PlanError` or `PlacementError` where its steps have no sound
+        order, whatever the order in which they are written.
+        """
         if plan.ranks.owner is not self.ranks.owner:
-            raise SplitError(f"this plan is for {plan.ranks}, another group; plan it with this one")
+            raise SplitError(
+                f"this plan is for {plan.ranks}, and this group is another one ({self.ranks}); plan it with the group "
+                "that runs it"
+            )
         graph = graph_of(plan)
+        slot = plan.slots[plan.into]
+        ranks = Ranks(self.machine.name, slot.meshes, slot.grid, self.ranks.owner)
+        if not math.prod(slot.shaped.shape):
+            zero = self.arithmetic.constant(0.0, slot.shaped.format)
+            empty = tuple(self.devices[m].hold(np.full(slot.local, zero), slot.shaped.format) for m in slot.meshes)
+            return Sharded(ranks, slot.shaped.shape, slot.shaped.format, slot.specs, empty)
         crossed = link_bytes(graph, self.machine)
         bound = {slot_name(plan, i): value.parts for i, value in enumerate(plan.inputs)}
-        name = slot_name(plan, plan.into)
         made = run_graph(graph, self.devices, bound, progress=progress)
         for link, count in crossed.items():
             self._crossed[link] = self._crossed.get(link, 0) + count
         self._graphs_run += 1
-        slot = plan.slots[plan.into]
-        ranks = Ranks(self.machine.name, slot.meshes, slot.grid, self.ranks.owner)
-        return Sharded(ranks, slot.shaped.shape, slot.shaped.format, slot.specs, made[name])
+        parts = made[slot_name(plan, plan.into)]
+        return Sharded(ranks, slot.shaped.shape, slot.shaped.format, slot.specs, parts)
 
     def matmul(self, a: Sharded, b: Sharded, tile: Tile | None = None) -> Sharded:
         """Plans and runs `a @ b.T`."""
@@ -294,63 +334,30 @@ class MeshGroup:
         """Plans and runs `plan_chain_reduce`."""
         return self.run(self.plan_chain_reduce(a, b, tile, along))
 
-    def reshard(self, value: Sharded, spec: Spec, along: int = 0) -> Sharded:
-        """Plans and runs `plan_reshard`."""
-        return self.run(self.plan_reshard(value, spec, along))
-
-    def reduce(self, value: Sharded, root: int = 0, along: int = 0) -> Sharded:
-        """A partial folded onto one rank, from both ends of the line."""
-        self._own(value, "value")
-        return self.run(collectives.plan_to_one(self.machine, value, root, along, self.meshes))
-
-    def all_reduce(self, value: Sharded, along: int = 0) -> Sharded:
-        """A partial folded, the result on every rank."""
-        self._own(value, "value")
-        return self.run(collectives.plan_all_reduce(self.machine, value, along, self.meshes))
-
-    def reduce_scatter(self, value: Sharded, axis: int, along: int = 0) -> Sharded:
-        """A partial folded, every rank with its slice of the result along `axis`."""
-        self._own(value, "value")
-        positive = Spec.on(axis, len(value.shape)).axis
-        assert positive is not None
-        return self.run(collectives.plan_reduce_scatter(self.machine, value, positive, along, self.meshes))
-
-    def all_gather(self, value: Sharded, along: int = 0) -> Sharded:
-        """A split value, the whole of it on every rank."""
-        self._own(value, "value")
-        return self.run(collectives.plan_all_gather(self.machine, value, along))
-
-    def broadcast(self, value: Sharded) -> Sharded:
-        """A value on one mesh, copied to all of the group's."""
-        return self.run(self.plan_broadcast(value))
-
-    def shift(self, value: Sharded, by: int, along: int = 0) -> Sharded:
-        """Every rank's piece to the rank `by` positions further, around the end."""
-        self._own(value, "value")
-        return self.run(collectives.plan_shift(self.machine, value, by, along))
-
-    def all_to_all(self, value: Sharded, axis: int, along: int = 0) -> Sharded:
-        """A value split on one axis, split on `axis` instead."""
-        self._own(value, "value")
-        positive = Spec.on(axis, len(value.shape)).axis
-        assert positive is not None
-        return self.run(collectives.plan_all_to_all(self.machine, value, positive, along))
-
-    def _own_both(self, a: Any, b: Any) -> None:
-        self._own(a, "a")
-        self._own(b, "b")
-
-    def _own(self, value: Any, name: str) -> None:
+    def require_own(self, value: Any, name: str) -> None:
+        """Raises `SplitError` unless `value` is a value of this group; messages call it `name`."""
         if not isinstance(value, Sharded):
+            what = f"{type(value).__name__}{list(np.shape(value))}" if np.shape(value) else type(value).__name__
             raise SplitError(
-                f"`{name}` is a {type(value).__name__}; a value over meshes belongs here, and how it is spread "
-                f"is yours to state: group.copy({name}) or group.split({name}, axis=...)"
+                f"`{name}` is a plain {what}; a value over meshes belongs here, and how it is spread is yours to "
+                f"state: group.copy({name}) or group.split({name}, axis=...)"
             )
         if value.ranks.owner is not self.ranks.owner:
             raise SplitError(
-                f"`{name}` ({value}) belongs to another group ({value.ranks}); this one is {self.ranks}. "
-                "Read it and put it here: group.copy(value.numpy())"
+                f"`{name}` ({value}) belongs to another group, on {value.ranks}; this one is on {self.ranks}. Read it "
+                f"and put it here: group.copy({name}.numpy())"
             )
+
+    def _require_both(self, a: Any, b: Any) -> None:
+        self.require_own(a, "a")
+        self.require_own(b, "b")
+
+    def free(self, *values: Sharded) -> None:
+        """Gives the memory of values back; they can't be used afterwards."""
+        for value in values:
+            self.require_own(value, "value")
+            for mesh, part in zip(value.meshes, value.parts, strict=True):
+                self.devices[mesh].free(part)
 
     def close(self) -> None:
         """Gives the meshes back."""
@@ -358,32 +365,12 @@ class MeshGroup:
             device.close()
 
 
-def _chosen(machine: MachineSpec, meshes: int | Sequence[int] | None) -> tuple[int, ...]:
-    if meshes is None:
-        return machine.mesh_ids
-    if isinstance(meshes, int):
-        if not 1 <= meshes <= len(machine.mesh_ids):
-            raise DeviceError(f"{meshes} meshes were asked for; {machine.name} has {len(machine.mesh_ids)}")
-        return machine.mesh_ids[:meshes]
-    return tuple(meshes)
+def _require_axes(value: Sharded) -> None:
+    for spec in value.specs:
+        if spec.axis is not None and spec.axis >= len(value.shape):
+            axes = f"axes 0 to {len(value.shape) - 1}" if value.shape else "no axis; copy it"
+            raise SplitError(f"put with a {spec} of {value.shaped}: it has {axes}")
 
 
 def _key(place: tuple[slice, ...]) -> tuple[tuple[int, int], ...]:
     return tuple((s.start, s.stop) for s in place)
-
-
-def _element(values: NDArray[Any]) -> tuple[NDArray[Any], ElementType]:
-    if values.dtype.kind in "iu":
-        if values.size and (values.min() < -(2**31) or values.max() >= 2**31):
-            raise SplitError(f"whole numbers from {values.min()} to {values.max()} don't fit i32")
-        return values.astype(np.int32), ElementType.I32
-    if values.dtype.kind != "f" and values.dtype.name != "bfloat16":
-        raise SplitError(f"an array of {values.dtype} can't be put on a machine; floats and whole numbers can")
-    with np.errstate(over="ignore"):
-        halves = values.astype(np.float16)
-    if not np.isfinite(halves).all():
-        raise SplitError(
-            f"values up to {np.abs(values).max():g} don't fit f16, which ends at 65504 and here has "
-            "no infinities; scale them first"
-        )
-    return halves, ElementType.F16

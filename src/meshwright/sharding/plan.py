@@ -4,113 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec import Struct
-
+from meshwright.ir.graph import Graph
 from meshwright.ir.spec import Spec
-from meshwright.kernels.kernel import Kernel, Shaped, UnitKind
-from meshwright.machine import MachineSpec
-from meshwright.sharding.value import Ranks, Sharded
+from meshwright.runtime.traffic import LinkBytes, link_bytes
+from meshwright.sharding.lower import graph_of
+from meshwright.sharding.steps import Copy, OpenTiles, Ref, Steps
 
 
-class Slot(Struct, frozen=True):
-    """A value that a plan reads or makes.
+class Plan(Steps, frozen=True, eq=False):
+    """Steps over slots. `slots[: len(inputs)]` are the inputs, in order; `into` is the slot of the result.
 
-    meshes: who holds a piece, one a rank. grid: extents of the rank grid. resident: pieces are sums in
-    accumulators, not in DRAM.
+    `print(plan)` shows who runs what, what must precede what, and the bytes over each link.
     """
-
-    name: str
-    shaped: Shaped
-    specs: tuple[Spec, ...]
-    meshes: tuple[int, ...]
-    grid: tuple[int, ...]
-    resident: bool = False
-
-    @property
-    def local(self) -> tuple[int, ...]:
-        """The shape of one piece."""
-        shape = self.shaped.shape
-        for spec, count in zip(self.specs, self.grid, strict=True):
-            shape = spec.local(shape, count)
-        return shape
-
-
-class Ref(Struct, frozen=True):
-    """One rank's piece of a slot."""
-
-    slot: int
-    rank: int
-
-
-class Copy(Struct, frozen=True):
-    """Copies a piece, or a box of it, into a piece, or a box of it, on this mesh or a neighbour.
-
-    source, target: where the box begins in either piece, one number an axis; shape: its extent. None: all of it.
-    """
-
-    source: tuple[int, ...] | None = None
-    target: tuple[int, ...] | None = None
-    shape: tuple[int, ...] | None = None
-    name: str = "copy"
-    unit: UnitKind = "mover"
-
-
-class OpenTiles(Struct, frozen=True):
-    """A product over this rank's slice of K that opens resident tiles and stays in them."""
-
-    tile: tuple[int, int, int]
-    name: str = "matmul, opens"
-    unit: UnitKind = "matrix"
-
-
-class AddTiles(Struct, frozen=True):
-    """Adds another rank's resident tiles into this rank's, in its accumulators."""
-
-    name: str = "add into"
-    unit: UnitKind = "matrix"
-
-
-class DrainTiles(Struct, frozen=True):
-    """Rounds resident sums to values in DRAM."""
-
-    name: str = "drain"
-    unit: UnitKind = "matrix"
-
-
-StepKernel = Kernel | Copy | OpenTiles | AddTiles | DrainTiles
-
-
-class Step(Struct, frozen=True):
-    """One rank's part of a plan: `kernel` on the pieces `args` gives `result`.
-
-    rank: whose part it is. node: the mesh it runs on, which is another one where the rank's own lacks the unit.
-    after: positions of the steps that have to have finished.
-    """
-
-    rank: int
-    kernel: StepKernel
-    args: tuple[Ref, ...]
-    result: Ref
-    node: int
-    after: tuple[int, ...] = ()
-
-    @property
-    def knobs(self) -> dict[str, object]:
-        """What was chosen for this step beside the operands: the tile of a product."""
-        tile = getattr(self.kernel, "tile", None)
-        return {} if tile is None else {"tile": tile}
-
-
-class Plan(Struct, frozen=True, eq=False):
-    """Steps over slots. `slots[: len(inputs)]` are the inputs, in order; `into` is the slot of the result."""
-
-    machine: MachineSpec
-    ranks: Ranks
-    inputs: tuple[Sharded, ...]
-    slots: tuple[Slot, ...]
-    steps: tuple[Step, ...]
-    into: int
-    reason: str
 
     @property
     def specs(self) -> tuple[Spec, ...]:
@@ -137,27 +42,49 @@ class Plan(Struct, frozen=True, eq=False):
                 return int(m), int(n), int(k)  # pyright: ignore[reportUnknownArgumentType]
         return None
 
-    @property
-    def opens(self) -> tuple[int, ...]:
-        """Positions of the steps that open resident tiles."""
-        return tuple(i for i, step in enumerate(self.steps) if isinstance(step.kernel, OpenTiles))
+    def graph(self) -> Graph:
+        """The stage graph of the whole plan; `PlanError` or `PlacementError` where its steps have no sound order."""
+        return graph_of(self)
+
+    def link_bytes(self) -> LinkBytes:
+        """Payload bytes over each link, by (from mesh, to mesh), as `run` will count them; links without any left out.
+
+        Raises what `graph` does.
+        """
+        return link_bytes(self.graph(), self.machine)
 
     def describe(self) -> Iterator[str]:
-        """A line a step: who runs what on what, after what."""
+        """A line a step: who runs what on what, after what; then the bytes over each link."""
         result = self.slots[self.into]
         how = " x ".join(map(str, result.specs))
         yield f"plan on {self.ranks}: {result.name} {result.shaped} {how}"
         yield f"  because {self.reason}"
         for index, step in enumerate(self.steps):
-            args = ", ".join(self._piece(ref) for ref in step.args)
-            where = f"mesh {step.node}"
-            guest = "" if self.ranks.meshes[step.rank] == step.node else f" for mesh {self.ranks.meshes[step.rank]}"
+            moved = step.kernel if isinstance(step.kernel, Copy) else Copy()
+            args = ", ".join(self._piece(ref) + _box(moved.source, moved.shape) for ref in step.args)
+            home = self._home(step.rank)
+            guest = f" for mesh {home}" if home != step.node and step.kernel.name != "copy" else ""
+            opened = f" (tile {' x '.join(map(str, step.kernel.tile))})" if isinstance(step.kernel, OpenTiles) else ""
             after = f"  after {', '.join(map(str, step.after))}" if step.after else ""
-            yield f"  {index}: {where}{guest}: {step.kernel.name} {args} -> {self._piece(step.result)}{after}"
+            piece = self._piece(step.result) + _box(moved.target, moved.shape)
+            yield f"  {index}: mesh {step.node}{guest}: {step.kernel.name}{opened} {args} -> {piece}{after}"
+        crossing = sorted(self.link_bytes().items())
+        yield "  over links: " + (", ".join(f"{a} to {b} {n:,} bytes" for (a, b), n in crossing) or "nothing")
+
+    def _home(self, rank: int) -> int:
+        """The mesh of a rank: of the inputs' ranks, which the steps are numbered by."""
+        meshes = max((self.ranks.meshes, *(slot.meshes for slot in self.slots)), key=len)
+        return meshes[rank]
 
     def _piece(self, ref: Ref) -> str:
-        slot = self.slots[ref.slot]
-        return f"{slot.name}@{slot.meshes[ref.rank]}"
+        return f"{self.slots[ref.slot].name}@{self.mesh_of(ref)}"
 
     def __str__(self) -> str:
         return "\n".join(self.describe())
+
+
+def _box(corner: tuple[int, ...] | None, shape: tuple[int, ...] | None) -> str:
+    """The box of a copy, as an index; nothing where it is the whole piece."""
+    if corner is None or shape is None:
+        return ""
+    return f"[{', '.join(f'{start}:{start + size}' for start, size in zip(corner, shape, strict=True))}]"

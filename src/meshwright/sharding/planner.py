@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshwright import targets
-from meshwright.errors import PlacementError, SplitError
+from meshwright.errors import KernelError, PlacementError, SplitError
 from meshwright.ir.spec import Spec
-from meshwright.kernels.kernel import Kernel
+from meshwright.kernels.kernel import Kernel, Shaped
 from meshwright.machine import MachineSpec
 from meshwright.sharding.builder import PlanBuilder
-from meshwright.sharding.plan import Copy, Plan, Ref
+from meshwright.sharding.plan import Plan
 from meshwright.sharding.rules import result_specs
+from meshwright.sharding.steps import Copy, Ref
 from meshwright.sharding.value import Ranks, Sharded
 
 
@@ -24,17 +25,46 @@ def plan_kernel(
     """
     ranks = same_ranks(kernel.name, values, names)
     specs = result_specs(kernel, values, names)
-    build = PlanBuilder(machine, values, names)
+    build = PlanBuilder(machine, hosts, values, names)
     into = build.slot(kernel.name, kernel.result([v.shaped for v in values]), specs, ranks)
     reasons = [_reason(values, names, specs)]
+    _require_pieces_fit(kernel, values, names, build.slots[into].local)
     for rank, mesh in enumerate(ranks.meshes):
         node = host_of(machine, kernel, mesh, hosts)
-        args = [Ref(i, rank) for i in range(len(values))]
-        if node != mesh:
-            reasons.append(f"mesh {mesh} has no vector core, so mesh {node} works on its share")
-            args = [copied_along(build, ref, node, rank) for ref in args]
-        build.step(rank, kernel, args, Ref(into, rank), node)
+        if node == mesh:
+            build.step(rank, kernel, [Ref(i, rank) for i in range(len(values))], Ref(into, rank))
+            continue
+        reasons.append(f"mesh {mesh} has no vector core, so mesh {node} works on its share")
+        args = [_at(build, Ref(i, rank), value, node) for i, value in enumerate(values)]
+        way = build.way(node, mesh)
+        if len(way) == 2:
+            build.step(rank, kernel, args, Ref(into, rank), node)
+            continue
+        made = build.private(kernel.name.replace(" ", "_"), build.shaped(Ref(into, rank)), node)
+        build.step(rank, kernel, args, made)
+        build.step(rank, Copy(), [build.copied_along(made, way[-2], rank)], Ref(into, rank), node=way[-2])
     return build.plan(ranks, into, "; ".join(reasons))
+
+
+def _require_pieces_fit(
+    kernel: Kernel, values: Sequence[Sharded], names: Sequence[str], wanted: tuple[int, ...]
+) -> None:
+    """Raises `SplitError` unless the kernel makes a piece of the result of pieces of the operands."""
+    pieces = [Shaped(v.local, v.format) for v in values]
+    listing = " and ".join(f"`{v.name or n}` {v}" for v, n in zip(values, names, strict=True))
+    try:
+        made = kernel.result(pieces).shape
+    except KernelError as error:
+        raise SplitError(
+            f"{kernel.name}: {listing}; it can't be done on one rank's pieces, {' and '.join(map(str, pieces))}: "
+            f"{error}. Split otherwise, or copy: group.reshard(value, COPIED)"
+        ) from None
+    if made != wanted:
+        raise SplitError(
+            f"{kernel.name}: {listing}; of one rank's pieces, {' and '.join(map(str, pieces))}, it makes {list(made)}, "
+            f"and a piece of the result is {list(wanted)}. Split so that every rank has whole ones, or copy: "
+            "group.reshard(value, COPIED)"
+        )
 
 
 def same_ranks(what: str, values: Sequence[Sharded], names: Sequence[str]) -> Ranks:
@@ -44,21 +74,23 @@ def same_ranks(what: str, values: Sequence[Sharded], names: Sequence[str]) -> Ra
         if not value.ranks.alike(first):
             raise SplitError(
                 f"{what}: `{values[0].name or names[0]}` is on {first} and `{value.name or name}` on {value.ranks}; "
-                "every rank needs a piece of both. Bring one to where the other is: group.broadcast(...)"
+                "every rank needs a piece of both. "
+                f"group.broadcast({_narrower(values[0], value, names[0], name)}) brings a value from the ranks it was "
+                "reduced to back to all of them"
             )
     return first
 
 
-def copied_along(build: PlanBuilder, ref: Ref, mesh: int, rank: int) -> Ref:
-    """The piece on another mesh: copied from each mesh on the way to its neighbour."""
-    source = build.mesh_of(ref)
-    name = build.slots[ref.slot].name
-    shaped = build.shaped(ref)
-    for here, there in zip(path := build.machine.path(source, mesh), path[1:], strict=False):
-        target = build.private(f"{name}_of_{source}", shaped, there)
-        build.step(rank, Copy(), [ref], target, node=here)
-        ref = target
-    return ref
+def _narrower(a: Sharded, b: Sharded, name_a: str, name_b: str) -> str:
+    """The name of the one on fewer meshes."""
+    return (a.name or name_a) if len(a.meshes) < len(b.meshes) else (b.name or name_b)
+
+
+def _at(build: PlanBuilder, ref: Ref, value: Sharded, mesh: int) -> Ref:
+    """The rank's piece on another mesh: that mesh's own where all pieces are the same, else copied there."""
+    if mesh in value.meshes and all(spec.is_copied for spec in value.specs):
+        return Ref(ref.slot, value.meshes.index(mesh))
+    return build.copied_along(ref, mesh, ref.rank)
 
 
 def host_of(machine: MachineSpec, kernel: Kernel, mesh: int, hosts: Sequence[int]) -> int:

@@ -14,9 +14,11 @@ from meshwright.kernels.kernel import Shaped
 from meshwright.kernels.matmul import MatrixProduct
 from meshwright.machine import MachineSpec
 from meshwright.sharding.builder import PlanBuilder
-from meshwright.sharding.plan import AddTiles, DrainTiles, OpenTiles, Plan, Ref
+from meshwright.sharding.lines import lines, listed, neighbouring_lines, require_axis, without_axis
+from meshwright.sharding.plan import Plan
 from meshwright.sharding.planner import same_ranks
 from meshwright.sharding.rules import result_specs
+from meshwright.sharding.steps import AddTiles, DrainTiles, OpenTiles, Ref
 from meshwright.sharding.value import Ranks, Sharded
 
 Tile = tuple[int, int, int]
@@ -33,17 +35,9 @@ def plan_chain(machine: MachineSpec, values: tuple[Sharded, Sharded], tile: Tile
     """
     what = "matmul_chain_reduce"
     ranks, specs = _checked(what, values, along)
-    for line in lines(ranks, along):
-        meshes = [ranks.meshes[rank] for rank in line]
-        for here, there in pairwise(meshes):
-            if there not in machine.neighbours(here):
-                raise PlacementError(
-                    f"{what} over meshes {_listed(meshes)}: {here} and {there} are {machine.mesh_hops(here, there)} "
-                    "links apart, and a sum moves between neighbours only. In the order of the links they are "
-                    f"{_in_link_order(machine, meshes)}: open the group with meshes in that order"
-                )
-    chains = [[(line[i], line[i + 1]) for i in range(len(line) - 1)] for line in lines(ranks, along)]
-    meshes = "; ".join("-".join(str(ranks.meshes[r]) for r in line) for line in lines(ranks, along))
+    every = neighbouring_lines(machine, what, ranks, along)
+    chains = [list(pairwise(line)) for line in every]
+    meshes = "; ".join("-".join(str(ranks.meshes[r]) for r in line) for line in every)
     return _summed(machine, what, values, specs, along, chains, tile, f"added in the accumulators along {meshes}")
 
 
@@ -52,7 +46,7 @@ def plan_star(
 ) -> Plan:
     """Every rank's sums go straight into one rank's tiles, in rank order; each has to be a neighbour of that one.
 
-    root: the position along the axis that collects; None: the first from which all others are one link away. Raises as
+    root: the position along the axis that collects; None: the last from which all others are one link away. Raises as
     `plan_chain` does.
     """
     what = "matmul_reduce"
@@ -64,49 +58,47 @@ def plan_star(
         at = _star_root(machine, what, meshes, root)
         stars.append([(rank, line[at]) for i, rank in enumerate(line) if i != at])
         roots.append(meshes[at])
-    reason = f"added straight into the accumulators of mesh {_listed(roots)}"
+    reason = f"added straight into the accumulators of mesh {listed(roots)}"
     return _summed(machine, what, values, specs, along, stars, tile, reason)
 
 
 def _star_root(machine: MachineSpec, what: str, meshes: Sequence[int], root: int | None) -> int:
     able = [i for i, m in enumerate(meshes) if all(o == m or o in machine.neighbours(m) for o in meshes)]
     if root is not None and not 0 <= root < len(meshes):
-        raise SplitError(f"{what}: root {root} is not one of the {len(meshes)} ranks of a line")
+        raise SplitError(f"{what}(root={root}): a line has {len(meshes)} ranks; name one of 0 to {len(meshes) - 1}")
     if root in able or (root is None and able):
         return able[-1] if root is None else root
-    where = "any of them" if root is None else f"mesh {meshes[root]}"
+    where = "no mesh of them" if root is None else f"mesh {meshes[root]}, rank {root}, is not a neighbour of all others"
+    missing = f"{where} is a neighbour of all others" if root is None else where
+    other = f"matmul_reduce(root={able[-1]}) collects on mesh {meshes[able[-1]]}" if able else ""
+    chain = "matmul_chain_reduce adds from neighbour to neighbour along the chain"
     raise PlacementError(
-        f"{what} over meshes {_listed(meshes)}: not all are neighbours of {where}, and a sum moves over one link only. "
-        "matmul_chain_reduce adds from neighbour to neighbour along the chain"
+        f"{what} over meshes {listed(meshes)}: {missing}, and a sum moves over one link only. {other or chain}"
     )
-
-
-def lines(ranks: Ranks, along: int) -> list[list[int]]:
-    """The ranks grouped into lines along one axis of the grid, each in order."""
-    inner = math.prod(ranks.grid[along + 1 :])
-    count = ranks.grid[along]
-    starts = [o * count * inner + i for o in range(math.prod(ranks.grid[:along])) for i in range(inner)]
-    return [[start + step * inner for step in range(count)] for start in starts]
-
-
-def without_axis(ranks: Ranks, along: int, kept: Sequence[int]) -> Ranks:
-    """The ranks `kept` (one a line) as a grid without that axis."""
-    grid = (*ranks.grid[:along], *ranks.grid[along + 1 :]) or (1,)
-    return Ranks(ranks.machine, tuple(ranks.meshes[r] for r in kept), grid, ranks.owner)
 
 
 def _checked(what: str, values: tuple[Sharded, Sharded], along: int) -> tuple[Ranks, tuple[Spec, ...]]:
     ranks = same_ranks(what, values, ("a", "b"))
-    if not 0 <= along < len(ranks.grid):
-        raise SplitError(f"{what}: the ranks have {len(ranks.grid)} grid axes; axis {along} is not one of them")
+    require_axis(what, ranks, along)
     if ranks.grid[along] == 1:
-        raise SplitError(f"{what} over one mesh has nothing to add up; matmul gives the whole product")
+        raise SplitError(
+            f"{what} over one mesh, {ranks.meshes[0]}: there is nothing to add up. "
+            "group.matmul(a, b) gives the whole product"
+        )
     specs = result_specs(MatrixProduct(), values, ("a", "b"))
     if specs[along].partial is not Pool.SUM:
         a, b = values
+        k_a, k_b = len(a.shape) - 1, len(b.shape) - 1
         raise SplitError(
-            f"{what}: `a` {a.shaped} is {a.specs[along]}, `b` {b.shaped} is {b.specs[along]}; that product is "
-            f"{specs[along]} and has no partial sums to add. Split both on their last axis, or use matmul"
+            f"{what}: `a` {a.shaped} is {a.specs[along]} and `b` {b.shaped} is {b.specs[along]}: their product is "
+            f"{specs[along]} and has no partial sums to add.\n"
+            f"  Legal instead:  group.split(a, axis={k_a}), group.split(b, axis={k_b})   sums of slices of K\n"
+            "                  group.matmul(a, b)   the product as the operands are"
+        )
+    if any(spec.partial is not None for value in values for spec in value.specs):
+        raise SplitError(
+            f"{what}: {' and '.join(map(str, values))}: an operand that is partial is a contribution already, and "
+            "nothing says what it would be added to. Fold it first: group.all_reduce(value)"
         )
     return ranks, specs
 
@@ -124,7 +116,7 @@ def _summed(
     a, b = values
     ranks = a.ranks
     shaped = MatrixProduct().result([a.shaped, b.shaped])
-    build = PlanBuilder(machine, values, ("a", "b"))
+    build = PlanBuilder(machine, ranks.meshes, values, ("a", "b"))
     partial = build.slot("sum", shaped, specs, ranks, resident=True)
     chosen = _tile(machine, what, ranks.meshes, build.shaped(Ref(partial, 0)), a.local[-1], tile)
     roots = [line[-1][1] for line in additions]
@@ -162,11 +154,3 @@ def _tile(machine: MachineSpec, what: str, meshes: Sequence[int], local: Shaped,
             "out, and instances follow each other through the accumulators, or split the rows or columns further"
         )
     return stated
-
-
-def _in_link_order(machine: MachineSpec, meshes: Sequence[int]) -> str:
-    return _listed([mesh for mesh in machine.mesh_ids if mesh in meshes])
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))

@@ -1,98 +1,160 @@
 """Which split a result has: readings that need no data moved. What has none is refused, with the calls that would do.
 
 One rule for every kernel, from what the kernel says of itself: along which axes it works element for element,
-which axes it folds away, and in which operands it is linear. For `a @ b.T` it comes to exactly three readings besides
-the one where both are copied: copied x split 0 gives split on columns, split 0 x copied gives split on rows, split on K
-x split on K gives a partial sum.
+which axes it folds away, and what may be done to contributions before they are folded. For `a @ b.T` it comes to
+exactly three readings besides the one where both are copied: copied x split 0 gives split on columns, split 0 x copied
+gives split on rows, split on K x split on K gives a partial sum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from msgspec import Struct
 
 from meshwright.errors import SplitError
+from meshwright.ir.build import GraphBuilder
+from meshwright.ir.commuting import commutes
+from meshwright.ir.ids import StageId
 from meshwright.ir.pool import Pool
 from meshwright.ir.spec import COPIED, Spec
-from meshwright.kernels.elementwise import elementwise
-from meshwright.kernels.kernel import Kernel, Shaped
+from meshwright.kernels.elementwise import Elementwise, elementwise
+from meshwright.kernels.embedding import Embedding
+from meshwright.kernels.join import Concat, Slice
+from meshwright.kernels.kernel import Contraction, Kernel, Piece, Shaped, UnitKind
 from meshwright.kernels.matmul import MatrixProduct
+from meshwright.kernels.placement import Placement
+from meshwright.kernels.rearrange import Rearrange
+from meshwright.kernels.reduce import Reduction
+from meshwright.sharding import refusals
+from meshwright.sharding.refusals import Argument
 from meshwright.sharding.value import Sharded
 
 
-class Argument(Struct, frozen=True):
-    """An operand as messages name it: what it is called, its logical shape, and its spec along one grid axis."""
+class Undeclared(Struct, frozen=True):
+    """A kernel that doesn't say what it mixes: it counts as mixing every axis and as linear in nothing."""
 
-    name: str
-    shaped: Shaped
-    spec: Spec
+    kernel: Kernel
 
-    def __str__(self) -> str:
-        return f"`{self.name}` {self.shaped} {described(self.spec)}"
+    @property
+    def name(self) -> str:
+        """That of the kernel."""
+        return self.kernel.name
+
+    @property
+    def unit(self) -> UnitKind:
+        """That of the kernel."""
+        return self.kernel.unit
+
+    def result(self, operands: Sequence[Shaped]) -> Shaped:
+        """That of the kernel."""
+        return self.kernel.result(operands)
+
+    def axes(self, operands: Sequence[Shaped]) -> tuple[tuple[int | None, ...], ...]:
+        """Everything is mixed, unless the kernel says otherwise."""
+        if hasattr(self.kernel, "axes"):
+            return self.kernel.axes(operands)
+        return tuple((None,) * len(o.shape) for o in operands)
+
+    def contractions(self, operands: Sequence[Shaped]) -> tuple[Contraction, ...]:
+        """None, unless the kernel says otherwise."""
+        return self.kernel.contractions(operands) if hasattr(self.kernel, "contractions") else ()
+
+    def linear_in(self, together: frozenset[int], operands: Sequence[Shaped]) -> bool:
+        """In nothing, unless the kernel says otherwise."""
+        return hasattr(self.kernel, "linear_in") and self.kernel.linear_in(together, operands)
+
+    def emit(
+        self, builder: GraphBuilder, placement: Placement, operands: Sequence[Piece], result: Piece
+    ) -> tuple[StageId, ...]:
+        """As the kernel does."""
+        return self.kernel.emit(builder, placement, operands, result)
 
 
 def declared(kernel: Kernel | Callable[..., Any]) -> Kernel:
-    """A kernel as it is; a Python function over elements traced into one.
+    """A kernel as it is; a Python function over elements traced into one; one that says too little, taken at its least.
 
-    Raises `SplitError` for a kernel that does not say what it mixes: on slices it might see only part of what it needs.
+    Raises `SplitError` for what is neither.
     """
     if not hasattr(kernel, "emit"):
-        return elementwise(cast("Callable[..., Any]", kernel))
-    missing = [name for name in ("axes", "contractions", "linear_in", "result", "unit") if not hasattr(kernel, name)]
+        if not callable(kernel):
+            raise SplitError(
+                f"{kernel!r} is no kernel: pass one of meshwright.kernels, or a function of elements such as "
+                "lambda x: x * 2.0"
+            )
+        return elementwise(kernel)
+    missing = [name for name in ("name", "unit", "result") if not hasattr(kernel, name)]
     if missing:
         raise SplitError(
-            f"{getattr(kernel, 'name', type(kernel).__name__)} doesn't declare {', '.join(missing)}: what is "
-            "undeclared counts as mixing every axis and as nonlinear. Declare them (see meshwright.kernels.kernel.Kernel)"
+            f"{type(kernel).__name__} has no {' and no '.join(missing)}, so there is no telling what it makes or where "
+            "it runs; see meshwright.kernels.kernel.Kernel"
         )
-    return cast("Kernel", kernel)
+    known = cast("Kernel", kernel)
+    if all(hasattr(kernel, name) for name in ("axes", "contractions", "linear_in")):
+        return known
+    return Undeclared(known)
 
 
-def described(spec: Spec) -> str:
-    """`is split on axis 1`, `is copied`, `is a partial sum`."""
-    if spec.partial is not None:
-        return f"is a partial {spec.partial.value}"
-    return "is copied" if spec.axis is None else f"is split on axis {spec.axis}"
+@runtime_checkable
+class Commuting(Protocol):
+    """A kernel that says of itself what may be done to contributions in pools other than Sum."""
+
+    def commutes_with(self, pool: Pool, together: frozenset[int], operands: Sequence[Shaped]) -> bool:
+        """Whether the kernel of folded operands is the fold of the kernel of contributions; see `ir.commuting`."""
+        ...
+
+
+def may_stay_partial(kernel: Kernel, pool: Pool, together: frozenset[int], operands: Sequence[Shaped]) -> bool:
+    """Whether a kernel of contributions gives contributions to its result, the other operands being the same on all.
+
+    together: the operands that are contributions, in one pool. False where that isn't known.
+    """
+    if pool is Pool.SUM:
+        return kernel.linear_in(together, operands)
+    if isinstance(kernel, Commuting):
+        return kernel.commutes_with(pool, together, operands)
+    match kernel:
+        case Elementwise(expr=expr):
+            return commutes(expr, pool, together)
+        case Reduction(fold=fold):
+            return fold == pool.value
+        case Rearrange() | Slice() | Concat():
+            return pool in (Pool.MAX, Pool.MIN) or (pool is Pool.PROD and len(together) == len(operands))
+        case Embedding():
+            return together == frozenset({0}) and pool is not Pool.ARGMAX
+        case _:
+            return False
 
 
 def result_spec(kernel: Kernel, arguments: Sequence[Argument], count: int) -> Spec:
     """The spec of the kernel's result over `count` ranks. Raises `SplitError` where no reading is free of moving."""
     operands = [a.shaped for a in arguments]
     kernel.result(operands)
-    if count == 1 or all(a.spec.is_copied for a in arguments):
-        # One rank holds the whole of everything; what is partial there is so already.
-        return COPIED if all(a.spec.partial is None for a in arguments) else _partial(kernel, arguments)
     for argument in arguments:
         argument.spec.local(argument.shaped.shape, count)
     if any(a.spec.partial is not None for a in arguments):
         return _partial(kernel, arguments)
-    return _split(kernel, arguments)
+    if count == 1 or all(a.spec.is_copied for a in arguments):
+        # One rank holds the whole of everything.
+        return COPIED
+    return _split(kernel, arguments, count)
 
 
 def _partial(kernel: Kernel, arguments: Sequence[Argument]) -> Spec:
-    partial = {i for i, a in enumerate(arguments) if a.spec.partial is not None}
+    partial = [i for i, a in enumerate(arguments) if a.spec.partial is not None]
     pools = {a.spec.partial for a in arguments if a.spec.partial is not None}
     pool = next(iter(pools))
-    names = " and ".join(f"`{arguments[i].name}`" for i in sorted(partial))
-    listing = "; ".join(map(str, arguments))
     if len(pools) > 1:
-        raise SplitError(f"{kernel.name}: {listing}. Partials in different pools can't be combined: reduce them first.")
+        raise SplitError(refusals.pools_differ(kernel, arguments, partial))
     if any(a.spec.axis is not None for a in arguments):
-        raise SplitError(
-            f"{kernel.name}: {listing}. A split operand meets a partial one: every rank would combine its slice with a "
-            f"contribution to the whole. Reduce {names} first: group.reduce(...)"
-        )
-    operands = [a.shaped for a in arguments]
-    if pool is Pool.SUM and kernel.linear_in(frozenset(partial), operands):
+        raise SplitError(refusals.split_meets_partial(kernel, arguments, partial))
+    if may_stay_partial(kernel, pool, frozenset(partial), [a.shaped for a in arguments]):
         return Spec(partial=pool)
-    raise SplitError(
-        f"{kernel.name}: {listing}. It is not linear in {names}, and {kernel.name} of the summands, added up, is not "
-        f"{kernel.name} of the sum. Reduce first: group.reduce(...), or matmul_chain_reduce in place of matmul"
-    )
+    raise SplitError(refusals.not_before_the_fold(kernel, arguments, partial, pool))
 
 
-def _split(kernel: Kernel, arguments: Sequence[Argument]) -> Spec:
+def _split(kernel: Kernel, arguments: Sequence[Argument], count: int) -> Spec:
     operands = [a.shaped for a in arguments]
     axes = kernel.axes(operands)
     contracted = _contracted(kernel, arguments)
@@ -104,16 +166,15 @@ def _split(kernel: Kernel, arguments: Sequence[Argument]) -> Spec:
             continue
         target = axes[number][argument.spec.axis]
         if target is None:
-            raise SplitError(_mixes(kernel, arguments, number))
+            raise SplitError(refusals.mixes(kernel, arguments, number, count))
         along[number] = target
     targets = set(along.values())
     if len(targets) > 1:
-        raise SplitError(_disagree(kernel, arguments, "they are split along different axes of the result"))
+        raise SplitError(refusals.axes_differ(kernel, arguments, along, count))
     target = targets.pop()
     for number, argument in enumerate(arguments):
         if argument.spec.axis is None and _spans(argument.shaped, axes[number], target):
-            why = f"`{argument.name}` has the whole of what the other has a slice of"
-            raise SplitError(_disagree(kernel, arguments, why))
+            raise SplitError(refusals.whole_meets_slice(kernel, arguments, along, number, count))
     return Spec.on(target)
 
 
@@ -133,65 +194,13 @@ def _contracted(kernel: Kernel, arguments: Sequence[Argument]) -> Spec | None:
     return None
 
 
-def _mixes(kernel: Kernel, arguments: Sequence[Argument], number: int) -> str:
-    if isinstance(kernel, MatrixProduct):
-        return _matmul_message(arguments)
-    split = arguments[number]
-    free = [
-        axis for axis, target in enumerate(kernel.axes([a.shaped for a in arguments])[number]) if target is not None
-    ]
-    instead = f"Split `{split.name}` on axis {free[0]} instead, or copy it" if free else f"Copy `{split.name}` instead"
-    return (
-        f"{kernel.name}: {split}, and {kernel.name} mixes elements along that axis: every rank would see only its "
-        f"slice. {instead}"
-    )
+def pairing(a: Sharded, b: Sharded, along: int = 0) -> Spec:
+    """The spec of `a @ b.T` along a grid axis where it can be had without moving data, else `SplitError`.
 
-
-def _disagree(kernel: Kernel, arguments: Sequence[Argument], why: str) -> str:
-    if isinstance(kernel, MatrixProduct):
-        return _matmul_message(arguments)
-    return (
-        f"{kernel.name}: {'; '.join(map(str, arguments))}. These don't go together: {why}. "
-        "State the same split for both, or copy the one that is to meet every slice"
-    )
-
-
-def _matmul_message(arguments: Sequence[Argument]) -> str:
-    a, b = arguments
-    k_a, k_b = len(a.shaped.shape) - 1, len(b.shaped.shape) - 1
-    split_a, split_b = f"group.split({a.name}, axis={k_a})", f"group.split({b.name}, axis={k_b})"
-    columns, rows = f"group.split({b.name}, axis={k_b - 1})", f"group.split({a.name}, axis={k_a - 1})"
-    partial = "gives a partial sum; reduce it with matmul_chain_reduce"
-    if a.spec.axis == k_a and b.spec.axis is None:
-        why = "Every mesh would multiply its slice of K by the whole of K."
-        instead = [
-            (split_b, partial),
-            (f"group.copy({a.name})", "with b copied, every mesh computes the whole product"),
-        ]
-    elif b.spec.axis == k_b and a.spec.axis is None:
-        why = "Every mesh would multiply the whole of K by its slice of K."
-        instead = [(split_a, partial), (columns, "gives a result split on its columns")]
-    else:
-        why = "Every mesh would see only some of the pairs of a row of `a` and a row of `b`."
-        instead = [
-            (f"group.copy({a.name}), {columns}", "gives a result split on its columns"),
-            (f"{rows}, group.copy({b.name})", "gives a result split on its rows"),
-            (f"{split_a}, {split_b}", partial),
-        ]
-    width = max(len(call) for call, _ in instead)
-    lines = [f"{call:<{width}}   {gives}" for call, gives in instead]
-    legal = "\n                  ".join(lines)
-    return f"matmul: {_matmul_side(a, k_a)} and {_matmul_side(b, k_b)}.\n  {why}\n  Legal instead:  {legal}"
-
-
-def _matmul_side(side: Argument, k: int) -> str:
-    tail = ", the contraction," if side.spec.axis == k else ""
-    return f"{side}{tail}"
-
-
-def pairing(a: Sharded, b: Sharded) -> tuple[Spec, ...]:
-    """The specs of `a @ b.T` where it can be had without moving data, one a grid axis; else `SplitError`."""
-    return result_specs(MatrixProduct(), (a, b), ("a", "b"))
+    On a line of ranks there are three readings: copied x split 0 gives split 1, split 0 x copied gives split 0 and
+    split 1 x split 1 gives a partial sum; and copied x copied is copied.
+    """
+    return result_specs(MatrixProduct(), (a, b), ("a", "b"))[along]
 
 
 def result_specs(kernel: Kernel, values: Sequence[Sharded], names: Sequence[str]) -> tuple[Spec, ...]:

@@ -11,9 +11,13 @@ from numpy.typing import NDArray
 from meshwright.errors import SplitError
 from meshwright.evaluate.arithmetic import Array
 from meshwright.ir.formats import ElementType
+from meshwright.ir.pool import Pool
 from meshwright.ir.spec import Spec
 from meshwright.kernels.kernel import Shaped
 from meshwright.runtime.device import Tensor
+from meshwright.sharding.pictures import svg_picture, text_picture
+
+_CONTRIBUTIONS = {Pool.SUM: "summands", Pool.PROD: "factors"}
 
 
 class Ranks(Struct, frozen=True, eq=False):
@@ -33,7 +37,8 @@ class Ranks(Struct, frozen=True, eq=False):
 
     def __str__(self) -> str:
         shape = "x".join(map(str, self.grid))
-        return f"{self.machine} meshes {', '.join(map(str, self.meshes))}" + (f" as {shape}" if self.grid[1:] else "")
+        many = "meshes" if self.meshes[1:] else "mesh"
+        return f"{self.machine} {many} {', '.join(map(str, self.meshes))}" + (f" as {shape}" if self.grid[1:] else "")
 
 
 class Sharded(Struct, frozen=True, eq=False):
@@ -54,7 +59,7 @@ class Sharded(Struct, frozen=True, eq=False):
     def spec(self) -> Spec:
         """The spec, where ranks form a line; `SplitError` on a grid of ranks, which has one an axis."""
         if len(self.specs) != 1:
-            raise SplitError(f"{self} is over a grid of ranks: it has {len(self.specs)} specs, read .specs")
+            raise SplitError(f"{self} is over a grid of ranks: it has {len(self.specs)} specs, read value.specs")
         return self.specs[0]
 
     @property
@@ -83,16 +88,12 @@ class Sharded(Struct, frozen=True, eq=False):
     def part(self, rank: int) -> Tensor:
         """The piece of one rank; `SplitError` for a rank that isn't there."""
         if not 0 <= rank < len(self.parts):
-            raise SplitError(f"{self} has ranks 0 to {len(self.parts) - 1}; {rank} was asked for")
+            raise SplitError(f"{self} has ranks 0 to {len(self.parts) - 1}; part({rank}) is not one of them")
         return self.parts[rank]
 
     def numpy(self) -> Array:
         """The whole value, fetched and put together; `SplitError` for a partial."""
-        if self.is_partial:
-            raise SplitError(
-                f"{self} can't be read: its pieces are summands that nobody has added yet, and any one of them looks "
-                "like a result. Reduce it first: group.reduce(value), or compute it with matmul_chain_reduce"
-            )
+        self._require_whole("numpy()")
         whole: NDArray[Any] | None = None
         for rank, place in enumerate(self.places()):
             piece = self.parts[rank].numpy()
@@ -101,6 +102,15 @@ class Sharded(Struct, frozen=True, eq=False):
             whole[place] = piece
         assert whole is not None
         return whole
+
+    def _require_whole(self, what: str) -> None:
+        pools = [spec.partial for spec in self.specs if spec.partial is not None]
+        if pools:
+            parts = _CONTRIBUTIONS.get(pools[0], "candidates")
+            raise SplitError(
+                f"{what} of {self}: its pieces are {parts} that nobody has folded yet, and any one of them looks like "
+                "a result. Fold it first: group.all_reduce(value), or group.reduce(value) onto one rank"
+            )
 
     def places(self) -> tuple[tuple[slice, ...], ...]:
         """For each rank, the part of the whole value that its piece is."""
@@ -117,16 +127,65 @@ class Sharded(Struct, frozen=True, eq=False):
             found.append(tuple(place))
         return tuple(found)
 
+    # Reading from Python: all of these fetch the value, and refuse a partial.
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
             raise ValueError(f"{self} is on several meshes; reading it always copies")
         values = self.numpy()
         return values if dtype is None else values.astype(dtype)
 
+    def __dlpack__(self, **options: Any) -> Any:
+        if options.get("copy") is False:
+            raise BufferError(f"{self} is on several meshes; exporting it always copies")
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        self._require_whole("DLPack export")
+        # What is exported is the copy on the host: device type 1 is the processor's memory.
+        return 1, 0
+
+    def item(self) -> float | int:
+        """The one element of a value that has one; `SplitError` for a partial, `ValueError` for more elements."""
+        self._require_whole("item()")
+        return self.numpy().item()
+
+    def __float__(self) -> float:
+        self._require_whole("float()")
+        return float(self.numpy())
+
+    def __int__(self) -> int:
+        self._require_whole("int()")
+        return int(self.numpy())
+
+    def __bool__(self) -> bool:
+        self._require_whole("bool()")
+        return bool(self.numpy())
+
+    def __eq__(self, other: object) -> bool:
+        raise SplitError(
+            f"{self} == ...: values over meshes are not compared by ==, which would have to read them. Compare on the "
+            "host: numpy.array_equal(a, b)"
+        )
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    # Pictures
+
+    def picture(self) -> str:
+        """Who holds what, as text: a line a rank, with the indices it holds and where they lie along split axes."""
+        return text_picture(str(self), self.shape, self.specs, self.meshes, self.places())
+
+    def svg(self) -> str:
+        """Who holds what, as an SVG drawing: a box a rank, laid out as the rank grid is."""
+        return svg_picture(str(self), self.shaped, self.specs, self.ranks.grid, self.meshes, self.places())
+
     def __str__(self) -> str:
         how = " x ".join(map(str, self.specs))
         named = f"{self.name} " if self.name else ""
-        return f"{named}{self.shaped} {how} on meshes {', '.join(map(str, self.meshes))}"
+        many = "meshes" if self.meshes[1:] else "mesh"
+        return f"{named}{self.shaped} {how} on {many} {', '.join(map(str, self.meshes))}"
 
     def __repr__(self) -> str:
         return f"<Sharded {self}>"
