@@ -94,4 +94,6 @@ class PlanBuilder:
 
     def plan(self, ranks: Ranks, into: int, reason: str) -> Plan:
         """The frozen plan; `into` is the slot of its result."""
-        return Plan(self.machine, ranks, self.inputs, tuple(self.slots), tuple(self.steps), into, reason)
+        return Plan(
+            self.machine, len(self.inputs), tuple(self.slots), tuple(self.steps), into, ranks, self.inputs, reason
+        )

@@ -80,7 +80,7 @@ class _Checking(Struct, frozen=True):
     def step(self, index: int, step: Step) -> None:
         """Everything about one step."""
         for ref in step.args:
-            if ref.slot >= len(self.plan.inputs):
+            if ref.slot >= self.plan.given:
                 self._made(index, step, ref)
         match step.kernel:
             case AddTiles():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from meshwright.errors import SplitError
 from meshwright.evaluate.walk import Progress
-from meshwright.ir.spec import Spec
+from meshwright.ir.spec import COPIED, Spec
 from meshwright.machine import MachineSpec
 from meshwright.sharding import collectives
 from meshwright.sharding.plan import Plan
@@ -38,6 +38,21 @@ class Collectives(ABC):
     @abstractmethod
     def require_own(self, value: object, name: str) -> None:
         """Raises `SplitError` unless `value` is a value of this group."""
+
+    def on_rank(self, value: Sharded, rank: int) -> Sharded:
+        """A copied value as a value on one mesh alone; nothing moves.
+
+        Raises `SplitError` for a value that isn't copied, or a rank that isn't there.
+        """
+        self.require_own(value, "value")
+        if not all(spec.is_copied for spec in value.specs):
+            raise SplitError(
+                f"on_rank({rank}) of {value}: one mesh has the whole only of a copied value. "
+                "group.reshard(value, COPIED) first"
+            )
+        part = value.part(rank)
+        ranks = Ranks(value.ranks.machine, (value.meshes[rank],), (1,), value.ranks.owner)
+        return Sharded(ranks, value.shape, value.format, (COPIED,), (part,), value.name)
 
     def plan_to_one(self, value: Sharded, root: int = 0, along: int = 0) -> Plan:
         """A partial folded onto one rank, from both ends of the line."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from meshwright import targets
 from meshwright.ir.build import GraphBuilder
@@ -17,6 +18,13 @@ from meshwright.sharding.steps import AddTiles, Copy, DrainTiles, OpenTiles, Ref
 
 def graph_of(plan: Steps) -> Graph:
     """The stage graph of the whole plan, all meshes. Raises `PlanError` or `PlacementError` as `check_plan` does."""
+    return _lowered(Steps(plan.machine, plan.given, plan.slots, plan.steps, plan.into))
+
+
+@lru_cache(maxsize=256)
+def _lowered(plan: Steps) -> Graph:
+    # Layers of a model differ in their values and not in their steps: one graph serves them all, and what readers have
+    # found of it (its form, its order) goes with it.
     order = check_plan(plan)
     lowering = _Lowering(plan)
     for index in order:

@@ -12,10 +12,16 @@ from meshwright.sharding.steps import Copy, OpenTiles, Ref, Steps
 
 
 class Plan(Steps, frozen=True, eq=False):
-    """Steps over slots. `slots[: len(inputs)]` are the inputs, in order; `into` is the slot of the result.
+    """Steps over slots. `slots[:given]` are the inputs, in order; `into` is the slot of the result.
+
+    ranks: that the result is on. reason: why its split is legal, in words.
 
     `print(plan)` shows who runs what, what must precede what, and the bytes over each link.
     """
+
+    ranks: Ranks
+    inputs: tuple[Sharded, ...]
+    reason: str
 
     @property
     def specs(self) -> tuple[Spec, ...]:

@@ -7,7 +7,6 @@ from msgspec import Struct
 from meshwright.ir.spec import Spec
 from meshwright.kernels.kernel import Kernel, Shaped, UnitKind
 from meshwright.machine import MachineSpec
-from meshwright.sharding.value import Ranks, Sharded
 
 
 class Slot(Struct, frozen=True):
@@ -104,19 +103,17 @@ class Step(Struct, frozen=True):
         return {} if tile is None else {"tile": tile}
 
 
-class Steps(Struct, frozen=True, eq=False):
-    """Steps over slots, as `Plan` has them. `slots[: len(inputs)]` are the inputs, in order; `into` is the result.
+class Steps(Struct, frozen=True):
+    """Steps over slots, as `Plan` has them, apart from the values: equal ones have the same graph.
 
-    ranks: that the result is on.
+    `slots[:given]` are the inputs, in order; `into` is the result.
     """
 
     machine: MachineSpec
-    ranks: Ranks
-    inputs: tuple[Sharded, ...]
+    given: int
     slots: tuple[Slot, ...]
     steps: tuple[Step, ...]
     into: int
-    reason: str
 
     def mesh_of(self, ref: Ref) -> int:
         """The mesh that holds a piece."""

@@ -46,7 +46,7 @@ def check_summands(plan: Steps, order: Sequence[int]) -> None:
 
 def _held_by(plan: Steps, held: dict[Ref, _Held | None], ref: Ref) -> _Held | None:
     slot = plan.slots[ref.slot]
-    if ref.slot < len(plan.inputs) and (pool := _pool(slot)) is not None:
+    if ref.slot < plan.given and (pool := _pool(slot)) is not None:
         return _Held(ref.slot, pool, ((ref.rank, 1),))
     return held.get(ref)
 
