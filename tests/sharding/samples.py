@@ -56,7 +56,10 @@ def labelled(shape, count, axis):
 
 def assembled(group, parts, specs, name=""):
     """A value of pieces as they are, in the group's arithmetic."""
-    tensors = [group.devices[m].hold(np.array(p, np.float64), ElementType.F16) for m, p in zip(group.meshes, parts)]
+    tensors = [
+        group.devices[m].hold(np.array(p, np.float64), ElementType.F16)
+        for m, p in zip(group.meshes, parts, strict=True)
+    ]
     return group.assemble(tensors, specs, name)
 
 

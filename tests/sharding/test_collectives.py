@@ -199,7 +199,9 @@ def test_the_machine_folds_what_its_lane_folds(pool):
 
     group = MeshGroup.open(CARD)
     parts = [np.full((4, 8), float(v)) for v in (1, 16, 256, 1024)]
-    tensors = [d.put(p.astype(np.float16), group.copy(p).format) for d, p in zip(group.devices.values(), parts)]
+    tensors = [
+        d.put(p.astype(np.float16), group.copy(p).format) for d, p in zip(group.devices.values(), parts, strict=True)
+    ]
     value = group.all_reduce(group.assemble(tensors, Spec(partial=pool)))
     assert np.array_equal(np.asarray(value), folded(parts, pool).astype(np.float16))
 

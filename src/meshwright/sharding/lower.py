@@ -18,13 +18,22 @@ from meshwright.sharding.steps import AddTiles, Copy, DrainTiles, OpenTiles, Ref
 
 def graph_of(plan: Steps) -> Graph:
     """The stage graph of the whole plan, all meshes. Raises `PlanError` or `PlacementError` as `check_plan` does."""
-    return _lowered(Steps(plan.machine, plan.given, plan.slots, plan.steps, plan.into))
+    steps = Steps(plan.machine, plan.given, plan.slots, plan.steps, plan.into)
+    try:
+        hash(steps)
+    except TypeError:  # A kernel of one's own that has no hash: its graph is made anew each time.
+        return _lowered(steps)
+    return _known(steps)
 
 
 @lru_cache(maxsize=256)
-def _lowered(plan: Steps) -> Graph:
+def _known(plan: Steps) -> Graph:
     # Layers of a model differ in their values and not in their steps: one graph serves them all, and what readers have
     # found of it (its form, its order) goes with it.
+    return _lowered(plan)
+
+
+def _lowered(plan: Steps) -> Graph:
     order = check_plan(plan)
     lowering = _Lowering(plan)
     for index in order:

@@ -9,6 +9,7 @@ from meshwright.ir.spec import Spec
 from meshwright.runtime.traffic import LinkBytes, link_bytes
 from meshwright.sharding.lower import graph_of
 from meshwright.sharding.steps import Copy, OpenTiles, Ref, Steps
+from meshwright.sharding.value import Ranks, Sharded
 
 
 class Plan(Steps, frozen=True, eq=False):
