@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli import bench, demo, doctor, machines
+from meshwright.cli import accuracy, bench, demo, doctor, machines
 from meshwright.cli.failures import reported
 from meshwright.cli.versions import version
 
@@ -45,6 +45,7 @@ def _options(  # pyright: ignore[reportUnusedFunction]
     """Tensor programs over the meshes of an accelerator: stated, checked, and evaluated bit for bit."""
 
 
+app.command("accuracy")(reported(accuracy.accuracy))
 app.command("demo")(reported(demo.demo))
 app.command("doctor")(reported(doctor.doctor))
 app.command("machines")(reported(machines.machines))
