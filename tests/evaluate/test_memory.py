@@ -167,6 +167,20 @@ def test_an_update_in_place_is_allowed_after_its_load() -> None:
     assert given.tolist() == [0, 1, 2, 3]
 
 
+def test_blocks_in_a_buffer_stay_what_they_were_when_they_were_loaded() -> None:
+    builder = GraphBuilder()
+    x, h, y = three(builder)
+    waiting, out = (builder.fifo(SITE, (4,), F32) for _ in range(2))
+    load = builder.load(h, whole((4,)), waiting)
+    _, overwrite = through(builder, x, whole((4,)), h, whole((4,)))
+    builder.precede(load, overwrite)
+    builder.compute(ONE_MORE, (waiting,), (out,))
+    builder.store(y, whole((4,)), out)
+    made = evaluate(builder.graph(), {"x": [np.full(4, 9.0)], "h": [np.arange(4.0)]}, REAL, keep=["h"])
+    assert made["y"][0].tolist() == [1, 2, 3, 4]
+    assert made["h"][0].tolist() == [9] * 4
+
+
 def halo(builder, h):
     """Loads h in overlapping boxes and stores it back, block by block."""
     boxes = Affine((-1,), (4,), (Loop(2, (2,)),), pad=0.0)

@@ -113,7 +113,11 @@ class Memory:
         if piece.unwritten() or not piece.writers <= self._before(stage):
             self._refuse_unordered(stage, record, piece, boxes, block)
         piece.readers.append((stage, boxes))
-        return boxes.read(piece.array, pad, block)
+        stream = boxes.read(piece.array, pad, block)
+        if np.may_share_memory(stream.unique, piece.array):
+            # Blocks in a buffer are what they were when they were loaded, whatever is stored later.
+            stream = Stream(stream.unique.copy(), stream.index)
+        return stream
 
     def _read_given(self, reading: _Reading, boxes: Boxes, pad: Array) -> Stream:
         """A stream of a tensor that nobody stores to; loads of the same blocks share it, and the last lets go of it."""

@@ -16,7 +16,7 @@ from meshwright.ir.form import require_well_formed
 from meshwright.ir.graph import Graph
 from meshwright.ir.ids import BufferId, GroupId, StageId, TensorId
 from meshwright.ir.operation import Matmul
-from meshwright.ir.pattern import Gather, affine_of
+from meshwright.ir.pattern import Affine, Gather, affine_of
 from meshwright.ir.records import AllReduce, Compute, Load, Recv, Scalar, Stage, Store
 
 Progress = Callable[[int, int], None]
@@ -73,6 +73,7 @@ class _Walk:
         self.arithmetic = arithmetic
         self.streams: dict[BufferId, Stream] = {}
         self.sent: dict[GroupId, Stream] = {}
+        self._known_boxes: dict[tuple[Affine, tuple[int, ...], int], Boxes] = {}
         self.to_take = Counter(b for s in graph.stages for b in s.takes())
 
     def run(self, stage_id: StageId) -> None:
@@ -126,7 +127,10 @@ class _Walk:
         pattern = kind.pattern
         what = f"{'load' if isinstance(kind, Load) else 'store'} of {record.name!r}"
         if not isinstance(pattern, Gather):
-            return Boxes(pattern, record.local, what, count=self._touched(kind))
+            key = pattern, record.local, self._touched(kind)
+            if key not in self._known_boxes:
+                self._known_boxes[key] = Boxes(pattern, record.local, what, count=key[2])
+            return self._known_boxes[key]
         index = self._named(pattern.index)
         assert index is not None
         looked_up = positions(index, pattern.origin, self.arithmetic)
