@@ -197,9 +197,10 @@ struct Strip {
         const std::uint32_t code = products.start[offset(row) + column];
         if (((code >> 14) & 127) != 127) continue;
         const std::size_t blocks = products.a.blocks;
-        const std::size_t a_row = static_cast<std::size_t>(products.a_index[product]) * products.a.rows + first_row + row;
-        const std::size_t b_row =
-            static_cast<std::size_t>(products.b_index[product]) * products.b.rows + first_column + column;
+        const auto a_entry = static_cast<std::size_t>(products.a_index[product]);
+        const auto b_entry = static_cast<std::size_t>(products.b_index[product]);
+        const std::size_t a_row = a_entry * products.a.rows + first_row + row;
+        const std::size_t b_row = b_entry * products.b.rows + first_column + column;
         products.codes[offset(row) + column] = scalar_product(
             {products.a.q + a_row * blocks * kBlock, products.a.scale + a_row * blocks},
             {products.b.q + b_row * blocks * kBlock, products.b.scale + b_row * blocks}, blocks, code);

@@ -1,4 +1,4 @@
-// The exact FP22 product with AVX2: rows of eight columns, dots by pairs of bytes.
+// The exact FP22 product with AVX2: six rows by eight columns, dots by pairs of bytes.
 //
 // The block value and the add are those of product_avx512.cpp, FP22 values held as float32. Without a directed
 // rounding mode the smaller operand of the add is cut with a mask instead.
@@ -23,6 +23,7 @@ constexpr int kGroups = 8;
 constexpr std::size_t kAScale = kRows * 32;
 constexpr std::size_t kACorrection = kAScale + kRows * 4;
 constexpr std::size_t kABlockBytes = kACorrection + kRows * 4;
+static_assert(kRows == 6, "run_tile finishes three pairs");
 constexpr std::size_t kBOpening = kGroups * 32;
 constexpr std::size_t kBScale = kBOpening + 32;
 constexpr std::size_t kBScale512 = kBScale + 32;
@@ -71,7 +72,8 @@ struct Aligned {
 
 // The value of a block, rounded to 15 bits: product_avx512.cpp has the argument.
 MW_INLINE __m256 block_value(__m256i sum, const std::uint8_t* a, int row, const std::uint8_t* b) {
-  const __m256 p1 = _mm256_fmadd_ps(value(sum), broadcast(a + kAScale + 4 * row), broadcast(a + kACorrection + 4 * row));
+  const __m256 sa = broadcast(a + kAScale + 4 * row), correction = broadcast(a + kACorrection + 4 * row);
+  const __m256 p1 = _mm256_fmadd_ps(value(sum), sa, correction);
   const __m256 p = _mm256_mul_ps(p1, load_floats(b + kBScale512));
   const __m256 c = value(_mm256_and_si256(bits(p), _mm256_set1_epi32(kSignAndExponent)));
   return _mm256_sub_ps(_mm256_fmadd_ps(p1, load_floats(b + kBScale), c), c);
@@ -236,7 +238,9 @@ void pack_b(const std::int8_t* q, std::size_t q_stride, const std::uint8_t* scal
       w[i + 3] = _mm256_unpackhi_epi64(u[i + 1], u[i + 3]);
     }
     for (int i = 0; i < 4; ++i) {
-      const auto store = [&](int group, __m256i v) { _mm256_store_si256(reinterpret_cast<__m256i*>(panel + 32 * group), v); };
+      const auto store = [&](int group, __m256i v) {
+        _mm256_store_si256(reinterpret_cast<__m256i*>(panel + 32 * group), v);
+      };
       store(i, _mm256_permute2x128_si256(w[i], w[i + 4], 0x20));
       store(i + 4, _mm256_permute2x128_si256(w[i], w[i + 4], 0x31));
     }

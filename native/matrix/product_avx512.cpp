@@ -53,8 +53,8 @@ MW_INLINE void step(Row& r, int row, const std::uint8_t* a, const std::uint8_t* 
     r.dot_sa = _mm512_fmadd_ps(value(r.sum), broadcast(a + kAScale + 4 * row), broadcast(a + kACorrection + 4 * row));
   } else if constexpr (Step == 1) {
     // 512 * dot * sa * sb, wanted for its exponent alone. The product is an integer of at most 25 bits times a power
-    // of two, and below 2^25 - 1 (127008 * 225 = 28576800): rounding it to 24 bits can't carry it over a power of two,
-    // since the integers next below 2^24 are represented and 2^25 is out of reach.
+    // of two, and below 2^25 - 1 (127008 * 225 = 28576800): up to 2^24 it is exact, and beyond, rounding it to 24 bits
+    // can't carry it to 2^25.
     r.anchor = _mm512_mul_ps(r.dot_sa, _mm512_load_ps(b + kBScale512));
   } else if constexpr (Step == 2) {
     // +-2^(E + 9), or zero.
@@ -77,10 +77,11 @@ MW_INLINE void step(Row& r, int row, const std::uint8_t* a, const std::uint8_t* 
   } else if constexpr (Step == 8) {
     r.power = _mm512_add_ps(r.power, r.power);  // 2^(E_large + 1)
   } else if constexpr (Step == 9) {
-    r.power = value(_mm512_ternarylogic_epi32(bits(r.power), bits(r.small), _mm512_set1_epi32(INT32_MIN), kFirstOrBoth));
+    const __m512i sign = _mm512_set1_epi32(INT32_MIN);
+    r.power = value(_mm512_ternarylogic_epi32(bits(r.power), bits(r.small), sign, kFirstOrBoth));
   } else if constexpr (Step == 10) {
     // Beyond 2^(E_large + 1), on the side of small's sign, the unit is 2^(E_large - 22): rounding toward zero is the
-    // rule's truncation. |small| < 2^(E_large + 1), so the sum reaches the next binade never.
+    // rule's truncation. |small| < 2^(E_large + 1), so the sum never reaches the next binade.
     r.kept = _mm512_add_round_ps(r.small, r.power, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
   } else if constexpr (Step == 11) {
     r.kept = _mm512_sub_ps(r.kept, r.power);  // exact
@@ -94,9 +95,10 @@ MW_INLINE void step(Row& r, int row, const std::uint8_t* a, const std::uint8_t* 
     // Exact: multiples of 2^(E_large - 22) that are below 2^(E_large + 2) together.
     r.s = _mm512_add_ps(r.large, r.kept);
   } else if constexpr (Step == 14) {
-    // Bits are lost only from nine binades apart on, when 13 bits of s or more will go and its fraction bit 0 is
-    // below all that decides but a tie. Setting it makes of a tie "more than a tie": the machine rounds that up, after
-    // a subtraction too.
+    // Bits are lost only from nine binades apart on, so s is in large's binade or a neighbour. Its fraction bit 0 weighs
+    // a half or a quarter of the unit 2^(E_large - 22) that s is a multiple of, and setting it says "a little more"; or,
+    // after a carry, it weighs that unit, and setting it can't reach or leave a tie other than upwards, since ties are
+    // even multiples. So a tie becomes more than a tie, which the machine rounds up, after a subtraction too.
     r.s = value(_mm512_or_si512(bits(r.s), bits(r.small)));
   } else if constexpr (Step == 15) {
     r.e = value(_mm512_and_si512(bits(r.s), sign_and_exponent()));
@@ -150,7 +152,7 @@ MW_INLINE void all_events(State& state, std::index_sequence<I...>) {
   (happen<I, SinceSwitch, FirstLap>(state), ...);
 }
 
-constexpr int kLongAgo = 99;
+constexpr int kLongAgo = 99;  // no event belongs to the panel before
 
 // One turn of the pipeline, which takes in one block, or only drains the events of lap `FirstLap` and later.
 template <int SinceSwitch, int FirstLap = 0>

@@ -73,7 +73,8 @@ void avx2_to_codes(const float* values, std::size_t rows, std::size_t columns, s
                   std::size_t stride) {
   rows_to_codes<8>(values, rows, columns, codes, stride);
 }
-void avx2_to_fp16(const float* values, std::size_t rows, std::size_t columns, std::uint16_t* out, std::size_t stride) {
+void avx2_to_fp16(const float* values, std::size_t rows, std::size_t columns, std::uint16_t* out,
+                  std::size_t stride) {
   rows_to_fp16<8>(values, rows, columns, out, stride);
 }
 void avx2_from_codes(const std::uint32_t* codes, std::size_t stride, std::size_t rows, std::size_t columns,

@@ -55,7 +55,8 @@ void avx512_to_codes(const float* values, std::size_t rows, std::size_t columns,
                     std::size_t stride) {
   rows_to_codes<16>(values, rows, columns, codes, stride);
 }
-void avx512_to_fp16(const float* values, std::size_t rows, std::size_t columns, std::uint16_t* out, std::size_t stride) {
+void avx512_to_fp16(const float* values, std::size_t rows, std::size_t columns, std::uint16_t* out,
+                    std::size_t stride) {
   rows_to_fp16<16>(values, rows, columns, out, stride);
 }
 void avx512_from_codes(const std::uint32_t* codes, std::size_t stride, std::size_t rows, std::size_t columns,

@@ -3,7 +3,9 @@
 // The rows of the tile follow one another, `kRowTime` apart; for each, the time of every instruction after its first
 // dot is fixed. Laid over each other modulo the time of one block, that is the loop. So the dots of one row run beside
 // the block value of an earlier row and the addition of one earlier still, and the processor, whose own window is
-// shorter than the about 90 cycles from a dot to its accumulator, finds instructions ready as it reads them.
+// shorter than the about 80 cycles from a dot to its accumulator, finds instructions ready as it reads them.
+//
+// The times are for Zen 4, where they were tuned; other processors are right with any times that pass the assertions.
 #pragma once
 
 #include <array>
