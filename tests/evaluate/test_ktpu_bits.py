@@ -263,7 +263,7 @@ def test_what_the_card_has_not_got() -> None:
     refused("the vector core can't load i32", Reduce(Pool.SUM, (1,)), [whole_numbers], [I32, I32], (4, 1))
     refused("a cluster multiplies f16 operands, not f32", product, [single, half], [F32, F16, F16])
     refused(
-        "a cluster drains f16; f32 takes a Compute stage on a vector core after it",
+        "a cluster keeps sums in fp22 and drains f16; f32 takes a Compute stage on a vector core after it",
         product,
         [half, half],
         [F16, F16, F32],

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import re
 
+import ml_dtypes
 import numpy as np
 import pytest
 
+from meshwright import targets
 from meshwright.errors import DeviceError, EvaluationError
+from meshwright.evaluate.arithmetic import Products, Typed
+from meshwright.evaluate.real import RealArithmetic
 from meshwright.ir.build import GraphBuilder, whole
 from meshwright.ir.expression import Operand
 from meshwright.ir.formats import ElementType as E
 from meshwright.ir.ids import ChipId
-from meshwright.ir.operation import Generic
+from meshwright.ir.operation import Generic, Unit
 from meshwright.ir.records import Site
 from meshwright.ir.spec import Spec
+from meshwright.kernels.elementwise import gelu
+from meshwright.kernels.kernel import Piece
+from meshwright.kernels.matmul import MatrixProduct
 from meshwright.machine import load
 from meshwright.runtime.device import Card, Device
 from meshwright.runtime.run import run_graph
+from meshwright.runtime.traffic import link_bytes
 
 CARD = load("ktpu-v13p")
 
@@ -111,8 +119,6 @@ def test_results_that_do_not_fit_leave_nothing_behind() -> None:
 
 
 def test_devices_that_compute_differently() -> None:
-    from meshwright.evaluate.real import RealArithmetic
-
     card = Card(CARD)
     devices = {0: Device(card, 0), 1: Device(card, 1, RealArithmetic())}
     x = put(devices)
@@ -121,3 +127,34 @@ def test_devices_that_compute_differently() -> None:
         match=re.escape("mesh 0 computes in ktpu and mesh 1 in real; one graph is evaluated in one arithmetic"),
     ):
         run_graph(doubled(), devices, {"x": x})
+
+
+def test_a_split_product_and_elementwise_work_on_two_chips_of_a_grid() -> None:
+    machine = load("grid-2x4x4")
+    card = Card(machine)
+    devices = {mesh: Device(card, mesh) for mesh in (0, 1)}
+    brain = ml_dtypes.bfloat16
+    random = np.random.default_rng(0)
+    x, w = (random.standard_normal(shape).astype(brain) for shape in ((40, 70), (64, 70)))
+    builder = GraphBuilder()
+    a = builder.tensor("x", x.shape, E.BF16, [0, 1])
+    b = builder.tensor("w", w.shape, E.BF16, [0, 1], Spec.on(0))
+    h, y = (builder.tensor(name, (40, 64), E.BF16, [0, 1], Spec.on(1)) for name in ("h", "y"))
+    for rank in (0, 1):
+        place = targets.placement(machine, rank)
+        operands = [Piece(a, rank, (40, 70)), Piece(b, rank, (32, 70))]
+        stored = MatrixProduct().emit(builder, place, operands, Piece(h, rank, (40, 32)))
+        gelu.emit(builder, place, [Piece(h, rank, (40, 32), tuple(stored))], Piece(y, rank, (40, 32)))
+    inputs = {
+        "x": [devices[mesh].put(x, E.BF16) for mesh in (0, 1)],
+        "w": [devices[mesh].put(w[32 * mesh : 32 * mesh + 32], E.BF16) for mesh in (0, 1)],
+    }
+    graph = builder.graph()
+    assert link_bytes(graph, machine) == {}
+    made = run_graph(graph, devices, inputs)["y"]
+    found = np.concatenate([piece.numpy() for piece in made], axis=1)
+    grid = targets.arithmetic(machine)
+    index = np.zeros(1, np.int64)
+    product = grid.products(Products(Typed(x[None], E.BF16), Typed(w[None], E.BF16), index, index, None, E.BF16))[0]
+    (expected,) = grid.elementwise([gelu.expr], [Typed(product, E.BF16)], [E.BF16], Unit.VECTOR)
+    np.testing.assert_array_equal(found.view(np.uint16), expected.view(np.uint16))

@@ -95,7 +95,10 @@ class KtpuArithmetic:
             return matmul(a, b, start=request.start, pairs=pairs)
         if request.out is ElementType.F16:
             return matmul_fp16(a, b, start=request.start, pairs=pairs)
-        raise EvaluationError(f"a cluster drains f16; {request.out} takes a Compute stage on a vector core after it")
+        raise EvaluationError(
+            f"a cluster keeps sums in fp22 and drains f16; {request.out} takes a Compute stage on a vector core "
+            "after it"
+        )
 
     def elementwise(
         self, exprs: Sequence[Expr], operands: Sequence[Typed], outs: Sequence[ElementType], unit: Unit
