@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -81,6 +81,3 @@ def apply(
     site.builder.compute(op, ins, (out,))  # type: ignore[arg-type]
     name = site.store(out, shape, format)
     return site.run(arithmetic)[name]
-
-
-Build = Callable[[OneSite], None]
