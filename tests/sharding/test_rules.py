@@ -173,7 +173,7 @@ def test_a_fold_in_another_pool_is_no_way_to_the_result():
         else step
         for step in plan.steps
     ]
-    with pytest.raises(PlanError, match="folds a partial min by sum: that is another value. Fold it by min"):
+    with pytest.raises(PlanError, match=r"folds a partial min by sum: that is another value. Fold it by min"):
         group.run(msgspec.structs.replace(plan, steps=tuple(wrong)))
 
 

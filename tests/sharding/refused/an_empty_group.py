@@ -1,0 +1,5 @@
+"""A group of no meshes."""
+
+import meshwright as mw
+
+mw.MeshGroup.open("ktpu-v13p", [])

@@ -1,0 +1,10 @@
+"""The largest of the negated is not the negative of the largest."""
+
+import numpy as np
+
+import meshwright as mw
+
+group = mw.MeshGroup.open("ktpu-v13p")
+values = np.arange(32.0).reshape(4, 8)
+largest = group.each(mw.kernels.reduce("max", axis=1), group.split(values, axis=1))
+group.each(lambda x: x * -2.0, largest)

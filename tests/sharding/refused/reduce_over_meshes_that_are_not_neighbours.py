@@ -1,0 +1,9 @@
+"""A sum moves between neighbours only."""
+
+import numpy as np
+
+import meshwright as mw
+
+group = mw.MeshGroup.open("ktpu-v13p", [0, 3])
+a, b = group.split(np.ones((16, 256)), axis=1), group.split(np.ones((16, 256)), axis=1)
+group.matmul_chain_reduce(a, b)
