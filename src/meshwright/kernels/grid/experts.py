@@ -1,0 +1,143 @@
+"""A mixture of experts on a rectangle of sites: every row of sites works for the experts dealt to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from meshwright.errors import KernelError
+from meshwright.ir import library
+from meshwright.ir.build import GraphBuilder
+from meshwright.ir.expression import Expr, Operand, as_expr
+from meshwright.ir.formats import ElementType
+from meshwright.ir.ids import StageId
+from meshwright.ir.operation import Reduce
+from meshwright.ir.pattern import Affine, Loop
+from meshwright.ir.pool import Pool
+from meshwright.kernels.grid.expert_products import ExpertWork, emit_experts
+from meshwright.kernels.grid.rectangle import SiteRectangle
+from meshwright.kernels.grid.router import emit_router
+from meshwright.kernels.grid.tiles import require_depth, tile_for, unit_tile, up
+from meshwright.kernels.kernel import Contraction, Piece, Shaped, UnitKind
+from meshwright.kernels.nest import Nest
+from meshwright.kernels.operands import require_floats, require_operands
+from meshwright.kernels.placement import Placement
+
+_NAME: Final = "mixture of experts"
+
+
+class MixtureOfExperts(Struct, frozen=True):
+    """For every token the `top` experts of the highest score, their results weighted and added.
+
+    Operands: x [T, D]; router [E, D]; up [E, H, D]; down [E, D, H]. Result [T, D]: with the scores `x @ router.T`, the
+    sum over the chosen experts, the highest score first, of weight * (activation(x @ up[e].T) @ down[e].T). Weights are
+    the softmax of the chosen scores. Of equal scores the expert with the lower number comes first.
+
+    activation: an expression over operand 0. capacity: how many tokens an expert can take, rounded up to whole blocks;
+    None for all. An expert that more tokens choose is refused when the graph runs, and no token is dropped. A token
+    with fewer than `top` scores that are numbers is refused as well, as its result is never stored. depth: blocks of a
+    FIFO.
+
+    Scores, sums and weighted results are float32 on a grid; what an expert has between its products is rounded to the
+    element type of x, and so is the result.
+    """
+
+    top: int
+    activation: Expr
+    capacity: int | None = None
+    depth: int = 2
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return _NAME
+
+    @property
+    def unit(self) -> UnitKind:
+        """Matrix units do nearly all of the work."""
+        return "matrix"
+
+    def result(self, operands: Sequence[Shaped]) -> Shaped:
+        """As x; `KernelError` where the operands don't fit each other or `top` is more than there are experts."""
+        require_operands(_NAME, operands, {4: "x, router, up and down"})
+        require_floats(_NAME, operands)
+        x, router, raised, lowered = operands
+        fits = (len(x.shape), len(router.shape), len(raised.shape), len(lowered.shape)) == (2, 2, 3, 3)
+        if fits:
+            (experts, width), hidden = router.shape, raised.shape[1]
+            fits = x.shape[1] == width and raised.shape[::2] == (experts, width)
+            fits = fits and lowered.shape == (experts, width, hidden)
+        if not fits:
+            raise KernelError(
+                f"{_NAME}: x is {x}, router {router}, up {raised} and down {lowered}; they are [tokens, width], "
+                "[experts, width], [experts, hidden, width] and [experts, width, hidden]"
+            )
+        if not 1 <= self.top <= router.shape[0]:
+            raise KernelError(
+                f"{_NAME}: the top {self.top} of {router.shape[0]} experts; 1 to {router.shape[0]} can be chosen"
+            )
+        return Shaped(x.shape, x.format)
+
+    def axes(self, operands: Sequence[Shaped]) -> tuple[tuple[int | None, ...], ...]:
+        """Tokens go along, and so do the rows of `down`; an expert can't be left out, as it may be chosen."""
+        return (0, None), (None, None), (None, None, None), (None, 1, None)
+
+    def contractions(self, operands: Sequence[Shaped]) -> tuple[Contraction, ...]:
+        """The hidden axis of `up` and `down`: whichever slice, the router chooses the same experts."""
+        return (Contraction((None, None, 1, 2), Pool.SUM),)
+
+    def linear_in(self, together: frozenset[int], operands: Sequence[Shaped]) -> bool:
+        """In `down`."""
+        return together == frozenset((3,))
+
+    def emit(
+        self, builder: GraphBuilder, placement: Placement, operands: Sequence[Piece], result: Piece
+    ) -> tuple[StageId, ...]:
+        """Router, lists of tokens, both products of every expert, and the weighted sum."""
+        x, router, raised, lowered = operands
+        (tokens, width), (experts, hidden) = x.shape, raised.shape[:2]
+        sites = SiteRectangle.of(placement, what=_NAME)
+        rows = tile_for(None, placement, min(self.capacity or tokens, tokens), 1, 1)[0]
+        capacity = up(min(self.capacity or tokens, tokens), rows)
+        work = ExpertWork(tokens, width, hidden, experts, self.top, capacity, rows, self.depth)
+        routed = emit_router(builder, placement, work, (x, router))
+        weighted = emit_experts(builder, placement, sites, work, (x, raised, lowered), routed, self.activation)
+        return self._emit_sum(builder, placement, sites, weighted, result)
+
+    def _emit_sum(
+        self, builder: GraphBuilder, placement: Placement, sites: SiteRectangle, weighted: Piece, result: Piece
+    ) -> tuple[StageId, ...]:
+        """Adds the `top` weighted results of every token, in the order of their choice."""
+        m, n, _ = unit_tile(placement)
+        nest = Nest.over(result.shape, (m, n))
+        element = builder.element_type(result.tensor)
+        stores: list[StageId] = []
+        for share, site in zip(nest.dealt(len(sites.sites)), sites.sites, strict=False):
+            (down, across), (first_down, first_across) = share.count, share.first
+            loops = (Loop(down, (m * self.top, 0)), Loop(across, (0, n)), Loop(self.top, (1, 0)))
+            offset = (first_down * m * self.top, first_across * n)
+            taken = builder.fifo(site, (1, m, n), ElementType.F32, self.depth)
+            chosen = Affine(offset, (m, n), loops, step=(self.top, 1), pad=0.0)
+            builder.load(weighted.tensor, chosen, taken, weighted.rank, weighted.ready)
+            out = builder.fifo(site, (1, m, n), element, self.depth)
+            builder.compute(Reduce(Pool.SUM, (0,), self.top), (taken,), (out,))
+            stores.append(builder.store(result.tensor, share.pattern((0, 1), result.shape), out, result.rank))
+        return tuple(stores)
+
+
+def mixture_of_experts(
+    top: int,
+    activation: Callable[[Expr], Expr | float] = library.silu,
+    capacity: int | None = None,
+    depth: int = 2,
+) -> MixtureOfExperts:
+    """A `MixtureOfExperts` with a traced activation.
+
+    Raises `KernelError` for a top, capacity or depth below 1.
+    """
+    if top < 1 or (capacity is not None and capacity < 1):
+        raise KernelError(f"mixture_of_experts(top={top}, capacity={capacity}): both are at least 1")
+    require_depth("mixture_of_experts", depth)
+    return MixtureOfExperts(top, as_expr(activation(Operand(0))), capacity, depth)
