@@ -242,13 +242,16 @@ def _require(what: str, value: Sharded, along: int, wanted: str) -> None:
         ("partial", "split"): "group.all_gather(value) gives every rank the whole value",
     }.get((wanted, found), "group.reshard(value, spec) goes from any spec to another")
     where = f" along grid axis {along}" if value.ranks.grid[1:] else ""
-    raise SplitError(f"{what}: {value} is {spec}{where}; it {_OF[wanted]}. {instead}")
+    raise SplitError(f"{what}{where} of {value}: it {_OF[wanted]}. {instead}")
 
 
 def _require_cut(what: str, value: Sharded, axis: int, along: int) -> None:
     """Raises `SplitError` where the pieces can't be cut along `axis` into one a rank."""
     _outer_first(what, value, axis, along)
-    Spec.on(axis).local(value.local, value.ranks.grid[along])
+    try:
+        Spec.on(axis).local(value.local, value.ranks.grid[along])
+    except SplitError as error:
+        raise SplitError(f"{what} of {value}: {error}") from None
 
 
 def _outer_first(what: str, value: Sharded, axis: int, along: int) -> None:

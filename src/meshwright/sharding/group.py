@@ -133,10 +133,14 @@ class MeshGroup(Collectives):
         array, element = as_elements(np.asarray(values))
         value = Sharded(self.ranks, array.shape, element, specs, (), name)
         _require_axes(value)
+        try:
+            places = value.places()
+        except SplitError as error:
+            raise SplitError(f"`{name}`: {error}" if name else str(error)) from None
         held: dict[tuple[tuple[int, int], ...], NDArray[Any]] = {}
         parts = [
             self.devices[mesh].put(held.setdefault(_key(s), array[s]), element)
-            for mesh, s in zip(self.meshes, value.places(), strict=True)
+            for mesh, s in zip(self.meshes, places, strict=True)
         ]
         return Sharded(self.ranks, array.shape, element, specs, tuple(parts), name)
 
@@ -229,6 +233,7 @@ class MeshGroup(Collectives):
         type, not writeable, or not aligned.
         """
         self.require_own(value, "value")
+        value.require_whole("gather")
         whole = value.numpy()
         if into is None:
             return whole

@@ -12,7 +12,7 @@ from meshwright.machine import MachineSpec
 from meshwright.sharding.builder import PlanBuilder
 from meshwright.sharding.plan import Plan
 from meshwright.sharding.rules import result_specs
-from meshwright.sharding.steps import Copy, Ref
+from meshwright.sharding.steps import Copy, Ref, Slot
 from meshwright.sharding.value import Ranks, Sharded
 
 
@@ -28,7 +28,7 @@ def plan_kernel(
     build = PlanBuilder(machine, hosts, values, names)
     into = build.slot(kernel.name, kernel.result([v.shaped for v in values]), specs, ranks)
     reasons = [_reason(values, names, specs)]
-    _require_pieces_fit(kernel, values, names, build.slots[into].local)
+    _require_pieces_fit(kernel, values, names, build.slots[into])
     for rank, mesh in enumerate(ranks.meshes):
         node = host_of(machine, kernel, mesh, hosts)
         if node == mesh:
@@ -46,17 +46,17 @@ def plan_kernel(
     return build.plan(ranks, into, "; ".join(reasons))
 
 
-def _require_pieces_fit(
-    kernel: Kernel, values: Sequence[Sharded], names: Sequence[str], wanted: tuple[int, ...]
-) -> None:
+def _require_pieces_fit(kernel: Kernel, values: Sequence[Sharded], names: Sequence[str], result: Slot) -> None:
     """Raises `SplitError` unless the kernel makes a piece of the result of pieces of the operands."""
     pieces = [Shaped(v.local, v.format) for v in values]
-    listing = " and ".join(f"`{v.name or n}` {v}" for v, n in zip(values, names, strict=True))
+    listing = " and ".join(
+        f"`{v.name or n}` {v.shaped} {' x '.join(map(str, v.specs))}" for v, n in zip(values, names, strict=True)
+    )
     try:
-        made = kernel.result(pieces).shape
-    except KernelError as error:
+        made, wanted = kernel.result(pieces).shape, result.local
+    except (KernelError, SplitError) as error:
         raise SplitError(
-            f"{kernel.name}: {listing}; it can't be done on one rank's pieces, {' and '.join(map(str, pieces))}: "
+            f"{kernel.name}: {listing}; one rank's pieces, {' and '.join(map(str, pieces))}, can't be worked on alone: "
             f"{error}. Split otherwise, or copy: group.reshard(value, COPIED)"
         ) from None
     if made != wanted:
@@ -105,8 +105,8 @@ def host_of(machine: MachineSpec, kernel: Kernel, mesh: int, hosts: Sequence[int
     if not able:
         elsewhere = [m for m in machine.mesh_ids if targets.placement(machine, m).has_vector_units]
         raise PlacementError(
-            f"{kernel.name} needs a vector core, and none of the group's meshes {', '.join(map(str, hosts))} has one; "
-            f"on {machine.name} meshes {', '.join(map(str, elsewhere))} do: open a group that includes one"
+            f"{kernel.name} needs a vector core, and the group has none on mesh {', '.join(map(str, hosts))}; on "
+            f"{machine.name} meshes {', '.join(map(str, elsewhere))} have: open a group that includes one"
         )
     return min(able, key=lambda m: (machine.mesh_hops(mesh, m), -list(hosts).index(m)))
 

@@ -93,12 +93,7 @@ def _checked(what: str, values: tuple[Sharded, Sharded], along: int) -> tuple[Ra
             f"{what}: `a` {a.shaped} is {a.specs[along]} and `b` {b.shaped} is {b.specs[along]}: their product is "
             f"{specs[along]} and has no partial sums to add.\n"
             f"  Legal instead:  group.split(a, axis={k_a}), group.split(b, axis={k_b})   sums of slices of K\n"
-            "                  group.matmul(a, b)   the product as the operands are"
-        )
-    if any(spec.partial is not None for value in values for spec in value.specs):
-        raise SplitError(
-            f"{what}: {' and '.join(map(str, values))}: an operand that is partial is a contribution already, and "
-            "nothing says what it would be added to. Fold it first: group.all_reduce(value)"
+            "                  group.matmul(a, b)                               the product as the operands are"
         )
     return ranks, specs
 

@@ -9,7 +9,6 @@ from msgspec import Struct
 from meshwright.ir.pool import Pool
 from meshwright.ir.spec import Spec
 from meshwright.kernels.kernel import Kernel, Shaped
-from meshwright.kernels.matmul import MatrixProduct
 
 Call = tuple[str, str]
 """A call that would be legal, and what it gives."""
@@ -47,109 +46,76 @@ def message(found: str, why: str, instead: Sequence[Call]) -> str:
     return f"{found}.\n  {why}\n  Legal instead:  {calls}"
 
 
-def _found(kernel: Kernel, arguments: Sequence[Argument]) -> str:
+def found(kernel: Kernel, arguments: Sequence[Argument]) -> str:
+    """The kernel and its operands with their specs."""
     *first, last = map(str, arguments)
     return f"{kernel.name}: {', '.join(first)} and {last}" if first else f"{kernel.name}: {last}"
 
 
-def _folds(arguments: Sequence[Argument], which: Sequence[int]) -> list[Call]:
-    names = [arguments[i].name for i in which]
-    return [
-        (", ".join(f"group.all_reduce({name})" for name in names), "every rank then has the whole of it"),
-    ]
+class NoReading(Exception):  # noqa: N818 - it is caught where the message is made, and is no error by itself.
+    """Operands whose specs have no reading free of moving, and why, in a sentence."""
 
 
-def pools_differ(kernel: Kernel, arguments: Sequence[Argument], partial: Sequence[int]) -> str:
+def pools_differ() -> NoReading:
     """Partials in different pools."""
-    why = "Contributions that are folded in different ways have no common fold."
-    return message(_found(kernel, arguments), why, _folds(arguments, partial))
+    return NoReading("Contributions that are folded in different ways have no common fold.")
 
 
-def split_meets_partial(kernel: Kernel, arguments: Sequence[Argument], partial: Sequence[int]) -> str:
+def split_meets_partial() -> NoReading:
     """A slice and a contribution to the whole."""
-    why = "Every rank would combine its slice of one with a contribution to the whole of the other."
-    split = next(a for a in arguments if a.spec.axis is not None)
-    name = arguments[partial[0]].name
-    calls = [*_folds(arguments, partial)]
-    if arguments[partial[0]].shaped.shape == split.shaped.shape:
-        calls.insert(0, (f"group.reduce_scatter({name}, axis={split.spec.axis})", f"then split as `{split.name}` is"))
-    return message(_found(kernel, arguments), why, calls)
+    return NoReading("Every rank would combine its slice of one with a contribution to the whole of the other.")
 
 
-def not_before_the_fold(kernel: Kernel, arguments: Sequence[Argument], partial: Sequence[int], pool: Pool) -> str:
+def not_before_the_fold(kernel: Kernel, arguments: Sequence[Argument], partial: Sequence[int], pool: Pool) -> NoReading:
     """A kernel of contributions that says nothing about the kernel of their fold."""
     names = " and ".join(f"`{arguments[i].name}`" for i in partial)
     others = [a for i, a in enumerate(arguments) if i not in partial]
     operands = [a.shaped for a in arguments]
     if pool is Pool.SUM and others and kernel.linear_in(frozenset(range(len(arguments))), operands):
         what = " and ".join(f"`{a.name}`" for a in others)
-        why = f"Every rank would take in {what} with its contribution, and the sum would hold {what} once a rank."
-    else:
-        why = f"{kernel.name} of every contribution, folded by {pool.value}, is not {kernel.name} of {names}."
-    return message(_found(kernel, arguments), why, _folds(arguments, partial))
+        return NoReading(
+            f"Every rank would take in {what} with its contribution, and the sum would hold {what} once a rank."
+        )
+    subject = "The function" if kernel.name == "<lambda>" else kernel.name
+    return NoReading(f"{subject} of every contribution, folded by {pool.value}, is not that of {names}.")
 
 
-def mixes(kernel: Kernel, arguments: Sequence[Argument], number: int, count: int) -> str:
+def mixes(kernel: Kernel, argument: Argument, count: int) -> NoReading:
     """A split along an axis that the kernel mixes."""
-    if isinstance(kernel, MatrixProduct):
-        return _matmul(arguments, count)
-    split = arguments[number]
-    axes = kernel.axes([a.shaped for a in arguments])[number]
-    free = [axis for axis, target in enumerate(axes) if target is not None and split.shaped.shape[axis] % count == 0]
-    calls = [(f"group.reshard({split.name}, Spec.on({a}))", f"{kernel.name} works along axis {a} alone") for a in free]
-    calls.append((f"group.reshard({split.name}, COPIED)", "every rank then has all of it"))
-    why = f"{kernel.name} mixes elements along that axis, and every rank would see only its {share(count)}."
-    together = _contraction_calls(kernel, arguments)
-    return message(_found(kernel, arguments), why, together + calls)
+    return NoReading(
+        f"{kernel.name} mixes elements along axis {argument.spec.axis} of `{argument.name}`, and every rank would see only "
+        f"its {share(count)}."
+    )
 
 
-def _contraction_calls(kernel: Kernel, arguments: Sequence[Argument]) -> list[Call]:
-    """Where the axis is one that slices of all operands are folded along: all of them split there."""
-    for contraction in kernel.contractions([a.shaped for a in arguments]):
-        taking = [(a, axis) for a, axis in zip(arguments, contraction.axes, strict=True) if axis is not None]
-        if any(a.spec.axis == axis for a, axis in taking):
-            calls = ", ".join(f"group.split({a.name}, axis={axis})" for a, axis in taking if a.spec.axis != axis)
-            if calls:
-                return [(calls, f"gives a partial {contraction.pool.value}")]
-    return []
-
-
-def axes_differ(kernel: Kernel, arguments: Sequence[Argument], along: dict[int, int], count: int) -> str:
+def axes_differ() -> NoReading:
     """Splits along different axes of the result."""
-    if isinstance(kernel, MatrixProduct):
-        return _matmul(arguments, count)
-    why = "They are split along different axes of the result, so that no rank has what goes together."
-    return message(_found(kernel, arguments), why, _alike(kernel, arguments, along))
+    return NoReading("They are split along different axes of the result, so that no rank has what goes together.")
 
 
-def whole_meets_slice(
-    kernel: Kernel, arguments: Sequence[Argument], along: dict[int, int], number: int, count: int
-) -> str:
+def whole_meets_slice(split: Argument, whole: Argument, count: int) -> NoReading:
     """A copied operand that has the whole of an axis of which another has a slice."""
-    if isinstance(kernel, MatrixProduct):
-        return _matmul(arguments, count)
-    split = arguments[next(iter(along))]
-    why = f"Every rank would meet its {share(count)} of `{split.name}` with the whole of `{arguments[number].name}`."
-    return message(_found(kernel, arguments), why, _alike(kernel, arguments, along))
+    return NoReading(f"Every rank would meet its {share(count)} of `{split.name}` with the whole of `{whole.name}`.")
 
 
-def _alike(kernel: Kernel, arguments: Sequence[Argument], along: dict[int, int]) -> list[Call]:
-    """The others split as the first split operand is, or that one copied."""
-    first, target = next(iter(along.items()))
-    axes = kernel.axes([a.shaped for a in arguments])
-    changes: list[str] = []
-    for number, argument in enumerate(arguments):
-        mine = [a for a, t in enumerate(axes[number]) if t == target and argument.shaped.shape[a] != 1]
-        if number != first and mine and argument.spec.axis != mine[0]:
-            changes.append(f"group.reshard({argument.name}, Spec.on({mine[0]}))")
-    copies = ", ".join(f"group.reshard({arguments[i].name}, COPIED)" for i in along)
-    return [
-        (", ".join(changes) or copies, f"then split as `{arguments[first].name}` is"),
-        *([(copies, "every rank then computes the whole result")] if changes else []),
-    ]
+def change(argument: Argument, spec: Spec) -> str:
+    """The call that takes an operand from its spec to another one."""
+    if argument.spec.partial is not None:
+        if spec.axis is None:
+            return f"group.all_reduce({argument.name})"
+        return f"group.reduce_scatter({argument.name}, axis={spec.axis})"
+    return f"group.reshard({argument.name}, {'COPIED' if spec.axis is None else f'Spec.on({spec.axis})'})"
 
 
-def _matmul(arguments: Sequence[Argument], count: int) -> str:
+def gives(spec: Spec) -> str:
+    """What a result with this spec is."""
+    if spec.partial is not None:
+        return f"gives a partial {spec.partial.value}"
+    return "every rank computes the whole" if spec.axis is None else f"gives a result split on axis {spec.axis}"
+
+
+def matmul(arguments: Sequence[Argument], count: int) -> str:
+    """The message for a product of operands that are split so that no reading is free of moving."""
     a, b = arguments
     k_a, k_b = len(a.shaped.shape) - 1, len(b.shaped.shape) - 1
     split_a, split_b = f"group.split({a.name}, axis={k_a})", f"group.split({b.name}, axis={k_b})"

@@ -9,6 +9,7 @@ gives split on rows, split on K x split on K gives a partial sum.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice, product
 from typing import Any, Protocol, cast, runtime_checkable
 
 from msgspec import Struct
@@ -28,7 +29,7 @@ from meshwright.kernels.placement import Placement
 from meshwright.kernels.rearrange import Rearrange
 from meshwright.kernels.reduce import Reduction
 from meshwright.sharding import refusals
-from meshwright.sharding.refusals import Argument
+from meshwright.sharding.refusals import Argument, Call, NoReading
 from meshwright.sharding.value import Sharded
 
 
@@ -133,6 +134,17 @@ def result_spec(kernel: Kernel, arguments: Sequence[Argument], count: int) -> Sp
     kernel.result(operands)
     for argument in arguments:
         argument.spec.local(argument.shaped.shape, count)
+    try:
+        return _reading(kernel, arguments, count)
+    except NoReading as reason:
+        if isinstance(kernel, MatrixProduct) and all(a.spec.partial is None for a in arguments):
+            raise SplitError(refusals.matmul(arguments, count)) from None
+        instead = _legal_instead(kernel, arguments, count)
+        raise SplitError(refusals.message(refusals.found(kernel, arguments), str(reason), instead)) from None
+
+
+def _reading(kernel: Kernel, arguments: Sequence[Argument], count: int) -> Spec:
+    """The spec of the result; `NoReading` where there is none."""
     if any(a.spec.partial is not None for a in arguments):
         return _partial(kernel, arguments)
     if count == 1 or all(a.spec.is_copied for a in arguments):
@@ -141,22 +153,53 @@ def result_spec(kernel: Kernel, arguments: Sequence[Argument], count: int) -> Sp
     return _split(kernel, arguments, count)
 
 
+_MOST_TRIED = 4096
+
+
+def _legal_instead(kernel: Kernel, arguments: Sequence[Argument], count: int) -> list[Call]:
+    """Up to three ways to spread the operands otherwise that have a reading, those that change fewest first."""
+    choices = [_other_specs(argument, count) for argument in arguments]
+    tried = sorted(islice(product(*choices), _MOST_TRIED), key=lambda specs: _changes(arguments, specs))
+    calls: dict[Spec, Call] = {}
+    for specs in tried:
+        changed = [Argument(a.name, a.shaped, spec) for a, spec in zip(arguments, specs, strict=True)]
+        try:
+            spec = _reading(kernel, changed, count)
+            spec.local(kernel.result([a.shaped for a in arguments]).shape, count)
+        except (NoReading, SplitError):
+            continue
+        moves = ", ".join(refusals.change(a, s) for a, s in zip(arguments, specs, strict=True) if s != a.spec)
+        calls.setdefault(spec, (moves, refusals.gives(spec)))
+        if len(calls) == 3:
+            break
+    return list(calls.values())
+
+
+def _other_specs(argument: Argument, count: int) -> list[Spec]:
+    """As it is, copied, or split on an axis that divides."""
+    split = [Spec.on(a) for a, size in enumerate(argument.shaped.shape) if size % count == 0 and size]
+    return list(dict.fromkeys([argument.spec, COPIED, *split]))
+
+
+def _changes(arguments: Sequence[Argument], specs: Sequence[Spec]) -> int:
+    return sum(a.spec != spec for a, spec in zip(arguments, specs, strict=True))
+
+
 def _partial(kernel: Kernel, arguments: Sequence[Argument]) -> Spec:
     partial = [i for i, a in enumerate(arguments) if a.spec.partial is not None]
     pools = {a.spec.partial for a in arguments if a.spec.partial is not None}
     pool = next(iter(pools))
     if len(pools) > 1:
-        raise SplitError(refusals.pools_differ(kernel, arguments, partial))
+        raise refusals.pools_differ()
     if any(a.spec.axis is not None for a in arguments):
-        raise SplitError(refusals.split_meets_partial(kernel, arguments, partial))
+        raise refusals.split_meets_partial()
     if may_stay_partial(kernel, pool, frozenset(partial), [a.shaped for a in arguments]):
         return Spec(partial=pool)
-    raise SplitError(refusals.not_before_the_fold(kernel, arguments, partial, pool))
+    raise refusals.not_before_the_fold(kernel, arguments, partial, pool)
 
 
 def _split(kernel: Kernel, arguments: Sequence[Argument], count: int) -> Spec:
-    operands = [a.shaped for a in arguments]
-    axes = kernel.axes(operands)
+    axes = kernel.axes([a.shaped for a in arguments])
     contracted = _contracted(kernel, arguments)
     if contracted is not None:
         return contracted
@@ -166,15 +209,15 @@ def _split(kernel: Kernel, arguments: Sequence[Argument], count: int) -> Spec:
             continue
         target = axes[number][argument.spec.axis]
         if target is None:
-            raise SplitError(refusals.mixes(kernel, arguments, number, count))
+            raise refusals.mixes(kernel, argument, count)
         along[number] = target
     targets = set(along.values())
     if len(targets) > 1:
-        raise SplitError(refusals.axes_differ(kernel, arguments, along, count))
+        raise refusals.axes_differ()
     target = targets.pop()
     for number, argument in enumerate(arguments):
         if argument.spec.axis is None and _spans(argument.shaped, axes[number], target):
-            raise SplitError(refusals.whole_meets_slice(kernel, arguments, along, number, count))
+            raise refusals.whole_meets_slice(arguments[next(iter(along))], argument, count)
     return Spec.on(target)
 
 

@@ -93,7 +93,7 @@ class Sharded(Struct, frozen=True, eq=False):
 
     def numpy(self) -> Array:
         """The whole value, fetched and put together; `SplitError` for a partial."""
-        self._require_whole("numpy()")
+        self.require_whole("numpy()")
         whole: NDArray[Any] | None = None
         for rank, place in enumerate(self.places()):
             piece = self.parts[rank].numpy()
@@ -103,7 +103,8 @@ class Sharded(Struct, frozen=True, eq=False):
         assert whole is not None
         return whole
 
-    def _require_whole(self, what: str) -> None:
+    def require_whole(self, what: str) -> None:
+        """Raises `SplitError` for a partial, whose pieces mean nothing by themselves; `what` was asked of it."""
         pools = [spec.partial for spec in self.specs if spec.partial is not None]
         if pools:
             parts = _CONTRIBUTIONS.get(pools[0], "candidates")
@@ -138,28 +139,29 @@ class Sharded(Struct, frozen=True, eq=False):
     def __dlpack__(self, **options: Any) -> Any:
         if options.get("copy") is False:
             raise BufferError(f"{self} is on several meshes; exporting it always copies")
+        self.require_whole("DLPack export")
         return self.numpy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        self._require_whole("DLPack export")
+        self.require_whole("DLPack export")
         # What is exported is the copy on the host: device type 1 is the processor's memory.
         return 1, 0
 
     def item(self) -> float | int:
         """The one element of a value that has one; `SplitError` for a partial, `ValueError` for more elements."""
-        self._require_whole("item()")
+        self.require_whole("item()")
         return self.numpy().item()
 
     def __float__(self) -> float:
-        self._require_whole("float()")
+        self.require_whole("float()")
         return float(self.numpy())
 
     def __int__(self) -> int:
-        self._require_whole("int()")
+        self.require_whole("int()")
         return int(self.numpy())
 
     def __bool__(self) -> bool:
-        self._require_whole("bool()")
+        self.require_whole("bool()")
         return bool(self.numpy())
 
     def __eq__(self, other: object) -> bool:
