@@ -25,12 +25,13 @@ from meshwright.kernels.placement import Placement
 class ExpertWork(Struct, frozen=True):
     """Sizes of a mixture of experts.
 
-    capacity: tokens of an expert, a multiple of `rows`, the tokens of a block. depth: blocks of a FIFO.
+    width: of a token. hidden: between an expert's two products. columns: of the result. capacity: tokens of an expert, a multiple of `rows`, the tokens of a block. depth: blocks of a FIFO.
     """
 
     tokens: int
     width: int
     hidden: int
+    columns: int
     experts: int
     top: int
     capacity: int
@@ -177,7 +178,7 @@ def emit_experts(
     routed: Routed,
     activation: Expr,
 ) -> Piece:
-    """The weighted results of all choices, [tokens * top, width] in float32.
+    """The weighted results of all choices, [tokens * top, columns] in float32.
 
     operands: x, up and down. Expert e works on row e of the sites, counted round and round.
     """
@@ -190,16 +191,16 @@ def emit_experts(
         builder.scratch("weights of places", listed, ElementType.F32, chip),
     )
     hidden = builder.scratch("hidden", (*listed, work.hidden), builder.element_type(x.tensor), chip)
-    weighted = builder.scratch("weighted results", (work.choices, work.width), ElementType.F32, chip)
+    weighted = builder.scratch("weighted results", (work.choices, work.columns), ElementType.F32, chip)
     stores: list[StageId] = []
     for number in range(work.experts):
         row = sites.row(number % sites.rows)
         ready = _emit_lists(builder, work, number, row.site(0, 0), routed, lists)
         up = _Part.of(placement, work, number, row, (work.hidden, work.width), ready)
         stored = _Expert(builder, work, lists, up).emit_up(x, raised, hidden, activation)
-        down = _Part.of(placement, work, number, row, (work.width, work.hidden), ready)
+        down = _Part.of(placement, work, number, row, (work.columns, work.hidden), ready)
         stores += _Expert(builder, work, lists, down).emit_down(hidden, stored, lowered, weighted)
-    return Piece(weighted, 0, (work.choices, work.width), tuple(stores))
+    return Piece(weighted, 0, (work.choices, work.columns), tuple(stores))
 
 
 def _emit_lists(

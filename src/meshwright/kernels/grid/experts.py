@@ -10,7 +10,7 @@ from msgspec import Struct
 from meshwright.errors import KernelError
 from meshwright.ir import library
 from meshwright.ir.build import GraphBuilder
-from meshwright.ir.expression import Expr, Operand, as_expr
+from meshwright.ir.expression import Expr
 from meshwright.ir.formats import ElementType
 from meshwright.ir.ids import StageId
 from meshwright.ir.operation import Reduce
@@ -20,6 +20,7 @@ from meshwright.kernels.grid.expert_products import ExpertWork, emit_experts
 from meshwright.kernels.grid.rectangle import SiteRectangle
 from meshwright.kernels.grid.router import emit_router
 from meshwright.kernels.grid.tiles import require_depth, tile_for, unit_tile, up
+from meshwright.kernels.grid.tracing import traced
 from meshwright.kernels.kernel import Contraction, Piece, Shaped, UnitKind
 from meshwright.kernels.nest import Nest
 from meshwright.kernels.operands import require_floats, require_operands
@@ -31,7 +32,7 @@ _NAME: Final = "mixture of experts"
 class MixtureOfExperts(Struct, frozen=True):
     """For every token the `top` experts of the highest score, their results weighted and added.
 
-    Operands: x [T, D]; router [E, D]; up [E, H, D]; down [E, D, H]. Result [T, D]: with the scores `x @ router.T`, the
+    Operands: x [T, D]; router [E, D]; up [E, H, D]; down [E, N, H]. Result [T, N]: with the scores `x @ router.T`, the
     sum over the chosen experts, the highest score first, of weight * (activation(x @ up[e].T) @ down[e].T). Weights are
     the softmax of the chosen scores. Of equal scores the expert with the lower number comes first.
 
@@ -60,7 +61,7 @@ class MixtureOfExperts(Struct, frozen=True):
         return "matrix"
 
     def result(self, operands: Sequence[Shaped]) -> Shaped:
-        """As x; `KernelError` where the operands don't fit each other or `top` is more than there are experts."""
+        """A row of `down`'s for every token; `KernelError` where the operands don't fit each other or `top` is more than there are experts."""
         require_operands(_NAME, operands, {4: "x, router, up and down"})
         require_floats(_NAME, operands)
         x, router, raised, lowered = operands
@@ -68,17 +69,17 @@ class MixtureOfExperts(Struct, frozen=True):
         if fits:
             (experts, width), hidden = router.shape, raised.shape[1]
             fits = x.shape[1] == width and raised.shape[::2] == (experts, width)
-            fits = fits and lowered.shape == (experts, width, hidden)
+            fits = fits and lowered.shape[::2] == (experts, hidden)
         if not fits:
             raise KernelError(
                 f"{_NAME}: x is {x}, router {router}, up {raised} and down {lowered}; they are [tokens, width], "
-                "[experts, width], [experts, hidden, width] and [experts, width, hidden]"
+                "[experts, width], [experts, hidden, width] and [experts, columns, hidden]"
             )
         if not 1 <= self.top <= router.shape[0]:
             raise KernelError(
                 f"{_NAME}: the top {self.top} of {router.shape[0]} experts; 1 to {router.shape[0]} can be chosen"
             )
-        return Shaped(x.shape, x.format)
+        return Shaped((x.shape[0], lowered.shape[1]), x.format)
 
     def axes(self, operands: Sequence[Shaped]) -> tuple[tuple[int | None, ...], ...]:
         """Tokens go along, and so do the rows of `down`; an expert can't be left out, as it may be chosen."""
@@ -101,7 +102,7 @@ class MixtureOfExperts(Struct, frozen=True):
         sites = SiteRectangle.of(placement, what=_NAME)
         rows = tile_for(None, placement, min(self.capacity or tokens, tokens), 1, 1)[0]
         capacity = up(min(self.capacity or tokens, tokens), rows)
-        work = ExpertWork(tokens, width, hidden, experts, self.top, capacity, rows, self.depth)
+        work = ExpertWork(tokens, width, hidden, lowered.shape[1], experts, self.top, capacity, rows, self.depth)
         routed = emit_router(builder, placement, work, (x, router))
         weighted = emit_experts(builder, placement, sites, work, (x, raised, lowered), routed, self.activation)
         return self._emit_sum(builder, placement, sites, weighted, result)
@@ -135,9 +136,9 @@ def mixture_of_experts(
 ) -> MixtureOfExperts:
     """A `MixtureOfExperts` with a traced activation.
 
-    Raises `KernelError` for a top, capacity or depth below 1.
+    Raises `KernelError` for a top, capacity or depth below 1, or an activation that can't be traced.
     """
     if top < 1 or (capacity is not None and capacity < 1):
         raise KernelError(f"mixture_of_experts(top={top}, capacity={capacity}): both are at least 1")
     require_depth("mixture_of_experts", depth)
-    return MixtureOfExperts(top, as_expr(activation(Operand(0))), capacity, depth)
+    return MixtureOfExperts(top, traced("mixture_of_experts: the activation", activation), capacity, depth)

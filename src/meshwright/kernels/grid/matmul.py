@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from meshwright.errors import KernelError
 from meshwright.ir.build import GraphBuilder
-from meshwright.ir.expression import Expr, Operand, as_expr, operands, type_fault
+from meshwright.ir.expression import Expr
 from meshwright.ir.formats import ElementType
 from meshwright.ir.ids import StageId
 from meshwright.ir.linearity import is_linear_in
@@ -19,6 +19,7 @@ from meshwright.kernels.grid.products import Bias, Products, emit_products
 from meshwright.kernels.grid.rectangle import Deal, SiteRectangle
 from meshwright.kernels.grid.spread import Source
 from meshwright.kernels.grid.tiles import Tile, require_depth, tile_for
+from meshwright.kernels.grid.tracing import traced
 from meshwright.kernels.kernel import Contraction, Piece, Shaped, UnitKind
 from meshwright.kernels.nest import Nest
 from meshwright.kernels.operands import require_floats, require_operands
@@ -162,20 +163,5 @@ def multicast_matmul(
     require_depth("multicast_matmul", depth)
     if spill is not None and spill.is_integer:
         raise KernelError(f"multicast_matmul(spill={spill}): partial sums are no whole numbers; f32 loses nothing")
-    expr = None if epilogue is None else _traced(epilogue)
+    expr = None if epilogue is None else traced("multicast_matmul: the epilogue", epilogue)
     return MulticastProduct(tile, rows, columns, depth, b_transposed, expr, spill)
-
-
-def _traced(epilogue: Callable[[Expr], Expr | float]) -> Expr:
-    try:
-        expr = as_expr(epilogue(Operand(0)))
-    except TypeError as error:
-        raise KernelError(
-            f"multicast_matmul: the epilogue can't be traced into the compute algebra: {error}. Use + - * < > and the "
-            "functions of meshwright.ir.library"
-        ) from None
-    fault = type_fault(expr)
-    if fault is not None or operands(expr) - {0}:
-        reads = f"it reads operand {max(operands(expr))}, and there is operand 0, the sum, alone"
-        raise KernelError(f"multicast_matmul: the epilogue {fault or reads}")
-    return expr
