@@ -83,8 +83,8 @@ def not_before_the_fold(kernel: Kernel, arguments: Sequence[Argument], partial: 
 def mixes(kernel: Kernel, argument: Argument, count: int) -> NoReading:
     """A split along an axis that the kernel mixes."""
     return NoReading(
-        f"{kernel.name} mixes elements along axis {argument.spec.axis} of `{argument.name}`, and every rank would see only "
-        f"its {share(count)}."
+        f"{kernel.name} mixes elements along axis {argument.spec.axis} of `{argument.name}`, and every rank would see "
+        f"only its {share(count)}."
     )
 
 

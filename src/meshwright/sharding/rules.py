@@ -25,6 +25,7 @@ from meshwright.kernels.embedding import Embedding
 from meshwright.kernels.join import Concat, Slice
 from meshwright.kernels.kernel import Contraction, Kernel, Piece, Shaped, UnitKind
 from meshwright.kernels.matmul import MatrixProduct
+from meshwright.kernels.norm import LayerNorm
 from meshwright.kernels.placement import Placement
 from meshwright.kernels.rearrange import Rearrange
 from meshwright.kernels.reduce import Reduction
@@ -122,6 +123,8 @@ def may_stay_partial(kernel: Kernel, pool: Pool, together: frozenset[int], opera
             return fold == pool.value
         case Rearrange() | Slice() | Concat():
             return pool in (Pool.MAX, Pool.MIN) or (pool is Pool.PROD and len(together) == len(operands))
+        case LayerNorm():
+            return together == frozenset({len(operands) - 1}) and pool in (Pool.MAX, Pool.MIN)  # What is added last.
         case Embedding():
             return together == frozenset({0}) and pool is not Pool.ARGMAX
         case _:
