@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.kernels.multicast_machines import line, one_chip, places, ring
+
 from meshwright import targets
 from meshwright.ir import library
 from meshwright.ir.formats import ElementType as E
@@ -20,7 +22,6 @@ from meshwright.kernels.grid import (
 )
 from meshwright.kernels.kernel import Kernel, Shaped
 from meshwright.machine import MachineSpec
-from tests.kernels.multicast_machines import line, one_chip, places, ring
 
 TILE = (32, 32, 32)
 

@@ -138,7 +138,10 @@ FORM = (
     "columns, channels]"
 )
 REFUSED = {
-    f"multicast convolution: x is bf16[1, 5, 5, 3] and the weights bf16[7, 3, 3, 4]; {FORM}": ((1, 5, 5, 3), (7, 3, 3, 4)),
+    f"multicast convolution: x is bf16[1, 5, 5, 3] and the weights bf16[7, 3, 3, 4]; {FORM}": (
+        (1, 5, 5, 3),
+        (7, 3, 3, 4),
+    ),
     f"multicast convolution: x is bf16[1, 5, 5, 2, 3] and the weights bf16[3, 7, 3, 3, 3]; {FORM}": (
         (1, 5, 5, 2, 3),
         (3, 7, 3, 3, 3),

@@ -160,7 +160,7 @@ def test_a_full_expert_is_refused_and_drops_nobody():
 def test_a_token_without_scores_is_refused():
     x, router, up, down = operands(5, 32, 4, 32)
     x[3] = np.nan
-    with pytest.raises(EvaluationError, match="ReadAfterWrite: stage s[0-9]+ loads elements of 'weighted results"):
+    with pytest.raises(EvaluationError, match=r"ReadAfterWrite: stage s[0-9]+ loads elements of 'weighted results"):
         run_alone(mixture_of_experts(1), PLACE, NUMBERS, [x, router, up, down])
 
 
@@ -188,7 +188,8 @@ def test_slices_of_tokens_and_of_hidden():
 
 FORM = "[tokens, width], [experts, width], [experts, hidden, width] and [experts, columns, hidden]"
 REFUSED = {
-    f"mixture of experts: x is bf16[5, 8], router bf16[3, 8], up bf16[3, 6, 8] and down bf16[3, 6, 8]; they are {FORM}": (
+    "mixture of experts: x is bf16[5, 8], router bf16[3, 8], up bf16[3, 6, 8] and down bf16[3, 6, 8]; they are "
+    f"{FORM}": (
         2,
         ((5, 8), (3, 8), (3, 6, 8), (3, 6, 8)),
     ),
@@ -235,8 +236,8 @@ def test_an_index_that_is_not_there_is_refused(wrong):
 
 def test_embeddings_that_can_not_be_made():
     wrong = (
-        "spread embedding: the table is bf16[5, 6] and the indices are bf16[4]; a table is [rows, columns], and indices "
-        "are whole numbers (i32) with one axis"
+        "spread embedding: the table is bf16[5, 6] and the indices are bf16[4]; a table is [rows, columns], and "
+        "indices are whole numbers (i32) with one axis"
     )
     with pytest.raises(KernelError, match=f"^{re.escape(wrong)}$"):
         SpreadEmbedding().result([Shaped((5, 6), E.BF16), Shaped((4,), E.BF16)])

@@ -150,7 +150,7 @@ def test_a_ring_moves_what_has_to_be_moved(count):
     machine = ring(count)
     route, shape = Route.along(machine), (count * 4, 16)
     chunk = 4 * 16 * 2
-    forward = {(a, b): chunk for a, b in pairwise([*range(count), 0])}
+    forward = dict.fromkeys(pairwise([*range(count), 0]), chunk)
     for graph, times in (
         (reduce_scatter(route, places(machine), shape, E.BF16), count - 1),
         (all_gather(route, places(machine), shape, E.BF16), count - 1),

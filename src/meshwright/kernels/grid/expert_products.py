@@ -25,7 +25,8 @@ from meshwright.kernels.placement import Placement
 class ExpertWork(Struct, frozen=True):
     """Sizes of a mixture of experts.
 
-    width: of a token. hidden: between an expert's two products. columns: of the result. capacity: tokens of an expert, a multiple of `rows`, the tokens of a block. depth: blocks of a FIFO.
+    width: of a token. hidden: between an expert's two products. columns: of the result.
+    capacity: tokens of an expert, a multiple of `rows`, the tokens of a block. depth: blocks of a FIFO.
     """
 
     tokens: int

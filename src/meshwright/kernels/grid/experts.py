@@ -61,7 +61,7 @@ class MixtureOfExperts(Struct, frozen=True):
         return "matrix"
 
     def result(self, operands: Sequence[Shaped]) -> Shaped:
-        """A row of `down`'s for every token; `KernelError` where the operands don't fit each other or `top` is more than there are experts."""
+        """A row of `down`'s for every token; `KernelError` where operands don't fit or `top` is too many."""
         require_operands(_NAME, operands, {4: "x, router, up and down"})
         require_floats(_NAME, operands)
         x, router, raised, lowered = operands
