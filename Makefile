@@ -13,12 +13,13 @@ WEIGHTS := $(VENV)/.weights
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-long lint bench docs clean
+.PHONY: help demo test test-long test-interop lint bench docs clean
 
 help:
 	@echo 'make demo       real weights over four meshes'
 	@echo 'make test       every check of a change: style, types, layers, documentation, tests'
 	@echo 'make test-long  the tests that take minutes'
+	@echo 'make test-interop  the tests beside JAX and PyTorch, which it installs'
 	@echo 'make bench      how fast the kernels are here'
 	@echo 'make docs       the documentation, in site/'
 	@echo 'make clean      remove what the others made'
@@ -31,6 +32,11 @@ test: lint docs
 
 test-long: $(WEIGHTS)
 	$(BIN)/python -m pytest -q -m long
+
+# Large: JAX and PyTorch on the processor.
+test-interop: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[interop]'
+	$(BIN)/python -m pytest -q tests/sharding/test_interop.py
 
 lint: $(WEIGHTS)
 	$(BIN)/ruff check .
