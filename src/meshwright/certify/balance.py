@@ -10,7 +10,8 @@ from meshwright.errors import GraphError
 from meshwright.ir.graph import Graph
 from meshwright.ir.ids import BufferId, ChipId, GroupId, StageId
 from meshwright.ir.moves import group_members
-from meshwright.ir.records import Site
+from meshwright.ir.records import Group, Site
+from meshwright.ir.room import occupants, unit_at
 
 
 def members(graph: Graph) -> Members:
@@ -39,31 +40,34 @@ def _ends(graph: Graph, buffers: tuple[BufferId, ...]) -> tuple[StageId, ...]:
     return tuple(StageId(i) for i, s in enumerate(graph.stages) if set(buffers) & {*s.outs, *s.takes()})
 
 
-def missing_units(case: Case, group: GroupId) -> list[Site]:
-    """Sites of a rectangle at which the machine has nothing."""
-    record = case.graph.groups[group]
-    chip = next((m for m in case.machine.meshes if m.id == record.sender.chip), None)
-    occupied = {} if chip is None else chip.occupants()
-    return [site for site in record.sites if (site.x, site.y) not in occupied]
+def _bare_site(case: Case, group: Group) -> Site | None:
+    """A site of a rectangle at which the machine has nothing; found in as many looks as the chip has units, and one."""
+    there = occupants(case.machine)
+    (x0, y0), (x1, y1) = group.low, group.high
+    sites = (Site(group.sender.chip, x, y) for y in range(y0, y1 + 1) for x in range(x0, x1 + 1))
+    return next((site for site in sites if not unit_at(there, site)), None)
 
 
 def group_is_rectangle(case: Case) -> Entry:
-    """Corners are in order, every site of the rectangle is on the mesh, and the mesh has a unit at each."""
+    """Corners are in order, the network multicasts, and there is a unit at every site of the rectangle."""
     name = "GroupIsRectangle"
     for fault in case.faults:
         if fault.obligation == name:
             return broken(name, fault.message, Witness(change="name the low corner first"))
     for index, group in enumerate(case.graph.groups):
-        missing = missing_units(case, GroupId(index))
-        if missing:
-            shape = f"{group.low} to {group.high}"
+        what = f"group g{index}, {group.low} to {group.high} on chip {group.sender.chip}"
+        chip = (group.sender.chip,)
+        if not case.machine.noc.multicast:
+            change = "give every receiver a load of its own"
             return broken(
-                name,
-                f"group g{index}, {shape} on chip {group.sender.chip}: {case.machine.name} has no unit at {missing[0]}"
-                + (f" and {len(missing) - 1} more of its {len(group.sites)} sites" if len(missing) > 1 else ""),
-                Witness(chips=(group.sender.chip,), change="shrink the rectangle to sites that have a unit"),
+                name, f"{what}: the network of {case.machine.name} has no multicast", Witness(chips=chip, change=change)
             )
-    return held(name, members(case.graph))
+        bare = _bare_site(case, group)
+        if bare is not None:
+            change = "shrink the rectangle to sites that have a unit"
+            message = f"{what}: {case.machine.name} has no unit at {bare}, which is in it"
+            return broken(name, message, Witness(chips=chip, change=change))
+    return held(name, members(case.graph), "" if case.graph.groups else "the graph has no group")
 
 
 def one_sender(case: Case) -> Entry:

@@ -293,8 +293,14 @@ class Certificate(_Data, frozen=True):
 
 
 def graph_hash(graph: Graph) -> str:
-    """`sha256:` and the digest of the graph's MessagePack: equal graphs have equal hashes."""
-    return f"sha256:{hashlib.sha256(to_msgpack(graph)).hexdigest()}"
+    """`sha256:` and the digest of the graph's MessagePack: equal graphs have equal hashes.
+
+    Raises `CertificateError` for a graph with a number that doesn't fit 64 bits, which MessagePack has not got.
+    """
+    try:
+        return f"sha256:{hashlib.sha256(to_msgpack(graph)).hexdigest()}"
+    except OverflowError:
+        raise CertificateError("this graph has a number that doesn't fit 64 bits") from None
 
 
 def digest_of(certificate: Certificate) -> str:

@@ -95,6 +95,7 @@ _ASK: Final[Mapping[str, Obligation]] = {
 }
 
 _RESTS_ON: Final[Mapping[str, tuple[str, ...]]] = {
+    "NoOrphanRecv": ("GroupIsRectangle",),
     "NoDeadlock": ("OneSender", "NoOrphanRecv"),
     "UnreducedShard": ("BlockBalance",),
     "EachSummandOnce": ("BlockBalance",),
