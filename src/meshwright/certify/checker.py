@@ -179,7 +179,7 @@ class _Checker(Struct, frozen=True, eq=False, dict=True):
 
     def _replay(self, e: c.FiringOrder) -> dict[BufferId, int] | None:
         """The most that each buffer holds on the way; None where a step isn't possible or something is left to do."""
-        walk = walk_of(self.graph, self.counts)
+        walk = walk_of(self.graph)
         done = [0] * len(walk.steps)
         peaks = defaultdict[BufferId, int](int)
         for part in e.parts:

@@ -140,31 +140,32 @@ def _product(pattern: Affine, shape: tuple[int, ...], free: int | None) -> tuple
             positions.append(np.arange(size, dtype=np.int64))
             again = True
             continue
-        at, repeats = _along(pattern, axis)
-        inside = at[(at >= 0) & (at < size)]
-        if len(inside) < len(at) and outside is None:
+        at, ways = _along(pattern, axis)
+        inside = (at >= 0) & (at < size)
+        if not inside.all() and outside is None:
             outside = (axis, int(at[0]), int(at[-1]))
-        again = again or repeats
-        positions.append(inside)
+        again = again or bool((ways[inside] > 1).any())
+        positions.append(at[inside])
     return Product(tuple(positions), again), outside
 
 
-def _along(pattern: Affine, axis: int) -> tuple[NDArray[np.int64], bool]:
-    """Positions along one axis, ascending, and whether some are reached in several ways."""
+def _along(pattern: Affine, axis: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions along one axis, ascending, and in how many ways each is reached."""
     steps = [(pattern.box[axis], pattern.steps[axis])]
     steps += [(x.extent, x.stride[axis]) for x in pattern.loops if x.stride[axis]]
-    if max(abs(pattern.offset[axis]), *(n * abs(s) for n, s in steps)) >= 1 << 62:
-        raise RegionError("positions past 2^62")
+    if max(abs(pattern.offset[axis]), *(n * abs(s) for n, s in steps)) >= 1 << 56:
+        raise RegionError("positions past 2^56")
     at: NDArray[np.int64] = np.array([pattern.offset[axis]], dtype=np.int64)
-    repeats = False
+    ways: NDArray[np.int64] = np.ones(1, dtype=np.int64)
     # Shortest strides first: sets then grow by runs that don't overlap, and stay small where they do.
     for extent, stride in sorted(steps, key=lambda s: abs(s[1])):
         if len(at) * extent > MOST_POSITIONS:
             raise RegionError(f"over {MOST_POSITIONS} positions along axis {axis}")
         reached = (at[:, None] + stride * np.arange(extent, dtype=np.int64)).reshape(-1)
-        at = np.unique(reached)
-        repeats = repeats or len(at) < len(reached)
-    return at, repeats
+        at, which = np.unique(reached, return_inverse=True)
+        # Whether once or more often is all that is asked; so that numbers stay small.
+        ways = np.minimum(np.bincount(which.reshape(-1), np.repeat(ways, extent)), 2).astype(np.int64)
+    return at, ways
 
 
 def uncovered(whole: Sequence[Product], cover: Sequence[Product]) -> list[tuple[int, int]] | None:

@@ -13,13 +13,12 @@ any order of steps ends in the same place.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from enum import StrEnum
 from itertools import pairwise
 
 from msgspec import Struct
 
-from meshwright.ir.flow import rates
+from meshwright.ir.flow import rates, stage_order
 from meshwright.ir.graph import Graph
 from meshwright.ir.ids import BufferId, GroupId, StageId
 from meshwright.ir.operation import Matmul, Permute, Reduce
@@ -77,8 +76,8 @@ class Walk(Struct, frozen=True):
     waits: tuple[tuple[StageId, ...], ...]
 
 
-def walk_of(graph: Graph, counts: Mapping[BufferId, int]) -> Walk:
-    """The rules of a well-formed graph whose blocks balance; counts: blocks through each buffer (`flow.block_counts`).
+def walk_of(graph: Graph) -> Walk:
+    """The rules of a well-formed graph whose blocks balance (`flow.block_counts`).
 
     Each group has one sender here, its first; that it has no other is asked elsewhere.
     """
@@ -93,7 +92,7 @@ def walk_of(graph: Graph, counts: Mapping[BufferId, int]) -> Walk:
     ]
     periods = [_period(graph, stage) for stage in graph.stages]
     steps = [
-        0 if isinstance(s.kind, Recv) else _firings(s, counts) * p for s, p in zip(graph.stages, periods, strict=True)
+        0 if isinstance(s.kind, Recv) else n * p for s, n, p in zip(graph.stages, _firings(graph), periods, strict=True)
     ]
     rules = defaultdict[StageId, list[Rule]](list)
     for rule in [*_fifo_rules(graph, acting, periods), *_accumulator_rules(graph, periods)]:
@@ -110,15 +109,28 @@ def walk_of(graph: Graph, counts: Mapping[BufferId, int]) -> Walk:
     )
 
 
-def _firings(stage: Stage, counts: Mapping[BufferId, int]) -> int:
-    match stage.kind:
-        case Load(num_blocks=blocks):
-            return blocks
-        case Store(pattern=pattern):
-            return pattern.num_blocks
-        case _:
-            buffer, each = next(rates(stage), (None, 1))
-            return 1 if buffer is None else counts.get(buffer, 0) // each
+def _firings(graph: Graph) -> list[int]:
+    """How often each stage fires; one that takes from an accumulator as often as there are blocks in it then."""
+    firings = [0] * len(graph.stages)
+    counts: dict[BufferId, int] = {}
+    sent: dict[GroupId, int] = {}
+    for index in stage_order(graph):
+        stage = graph.stages[index]
+        match stage.kind:
+            case Recv(group):
+                firings[index] = sent.get(group, 0)
+            case Load(num_blocks=blocks):
+                firings[index] = blocks
+                if stage.kind.multicast is not None:
+                    sent[stage.kind.multicast] = blocks
+            case Store(pattern=pattern):
+                firings[index] = pattern.num_blocks
+            case _:
+                buffer, each = next(rates(stage), (None, 1))
+                firings[index] = 1 if buffer is None else counts.get(buffer, 0) // each
+        for buffer in stage.outs:
+            counts[buffer] = firings[index] * _putting(graph, stage, _period(graph, stage)).count
+    return firings
 
 
 def _period(graph: Graph, stage: Stage) -> int:
