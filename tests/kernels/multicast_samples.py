@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests.kernels.multicast_machines import line, one_chip, places, ring
 
 from meshwright import targets
@@ -9,6 +11,7 @@ from meshwright.ir import library
 from meshwright.ir.formats import ElementType as E
 from meshwright.ir.graph import Graph
 from meshwright.ir.pool import Pool
+from meshwright.ir.serialise import to_json
 from meshwright.kernels.alone import graph_alone
 from meshwright.kernels.grid import (
     Route,
@@ -87,6 +90,12 @@ def sample_machines() -> dict[str, MachineSpec]:
     return {name: machine for name, (machine, *_) in (KERNELS | ROUTES).items()}
 
 
+def write_samples(folder: Path) -> None:
+    """Every sample graph as JSON, by name."""
+    for name, graph in sample_graphs().items():
+        (folder / f"{name}.json").write_bytes(to_json(graph) + b"\n")
+
+
 def sample_graphs() -> dict[str, Graph]:
     """The graphs by name."""
     made = {
@@ -95,3 +104,7 @@ def sample_graphs() -> dict[str, Graph]:
     }
     collectives = {name: build(Route.along(machine), places(machine)) for name, (machine, build) in ROUTES.items()}
     return made | collectives
+
+
+if __name__ == "__main__":
+    write_samples(Path(__file__).parents[1] / "report" / "samples")
