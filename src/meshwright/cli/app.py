@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli import accuracy, bench, demo, doctor, machines, sweep
+from meshwright.cli import accuracy, bench, demo, doctor, machines, show, sweep
 from meshwright.cli.failures import reported
 from meshwright.cli.versions import version
 
@@ -49,6 +49,7 @@ app.command("accuracy")(reported(accuracy.accuracy))
 app.command("demo")(reported(demo.demo))
 app.command("doctor")(reported(doctor.doctor))
 app.command("machines")(reported(machines.machines))
+app.command("show")(reported(show.show))
 app.command("sweep-rules")(reported(sweep.sweep_rules))
 app.add_typer(bench.group, name="bench")
 
