@@ -31,7 +31,7 @@ def render(
     stages: Sequence[Stage],
     precedences: Sequence[Precedence],
 ) -> str:
-    """The tables of a graph, a line a record."""
+    """The tables of a graph, a line a record; `empty graph` where there is none."""
     lines = [f"t{i} {tensor.name} {_tensor(tensor)}" for i, tensor in enumerate(tensors)]
     lines += [f"b{i} {_buffer(buffer)}" for i, buffer in enumerate(buffers)]
     lines += [f"g{i} {_group(group)}" for i, group in enumerate(groups)]
@@ -39,7 +39,7 @@ def render(
         lines.append(f"s{i} {stage_site(buffers, groups, stage)} {_kind(tensors, stage.kind)}{_flow(stage)}")
     ordered = sorted(precedences, key=lambda e: (e.before, e.after))
     lines += [f"s{edge.before} before s{edge.after}" for edge in ordered]
-    return "\n".join(lines)
+    return "\n".join(lines) or "empty graph"
 
 
 def _sizes(shape: tuple[int, ...]) -> str:
