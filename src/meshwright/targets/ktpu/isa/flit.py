@@ -43,10 +43,10 @@ HEADER: Final = Format(
     "flit",
     FLIT_BITS,
     (
-        Field("dst_x", 287, 284, text="where it goes"),
-        Field("dst_y", 283, 280),
-        Field("src_x", 279, 276, text="where it comes from; the dispatcher writes its own place here"),
-        Field("src_y", 275, 272),
+        Field("dst_x", 287, 284, text="x of where it goes"),
+        Field("dst_y", 283, 280, text="its y"),
+        Field("src_x", 279, 276, text="x of where it comes from; the dispatcher writes its own place here"),
+        Field("src_y", 275, 272, text="its y"),
         Field("type", 271, 268, default=None, text="what the payload is"),
         Field("txn", 267, 260, text="transaction; for another mesh {y, x} of the destination there"),
         Field("last", 259, 259, text="1: the last flit of a burst or of a kick"),
@@ -84,8 +84,8 @@ CU_DATA: Final = Format(
         Field("offset_granules", 247, 232, text="first granule of 32 bytes; one more each flit"),
         Field("len_minus1", 231, 224, text="data flits that follow, less one"),
         Field("flags", 223, 216, text="bit 0: signal when complete"),
-        Field("ack_y", 215, 212, text="where the acknowledgement goes; (0, 0) is the source"),
-        Field("ack_x", 211, 208),
+        Field("ack_y", 215, 212, text="y of where the acknowledgement goes; (0, 0) is the source"),
+        Field("ack_x", 211, 208, text="its x"),
     ),
 )
 CONTROL_REQUEST: Final = Format(

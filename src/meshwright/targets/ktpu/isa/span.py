@@ -30,9 +30,10 @@ def check_span(place: Place, what: str, addr: int, size: int, align: int) -> Non
     except MachineError as error:
         raise InstructionError(f"{what}: {error}") from None
     if named != mesh:
+        own = addr ^ (named ^ mesh) << machine.address.mesh_shift
         raise InstructionError(
             f"{what}: address {addr:#x} is in mesh {named}, and the unit is on mesh {mesh}, where it would alias to "
-            f"local memory; machine.global_addr({mesh}, {local:#x}) is {machine.global_addr(mesh, local):#x}"
+            f"local memory; byte {local:#x} of mesh {mesh} is {own:#x} (machine.global_addr)"
         )
     if addr % align:
         raise InstructionError(f"{what}: address {addr:#x} is not aligned to {align} bytes")
