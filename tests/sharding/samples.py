@@ -101,3 +101,15 @@ def shuffled(plan, seed):
         for old in order
     )
     return msgspec.structs.replace(plan, steps=steps)
+
+
+def without(plan, gone):
+    """The plan without one step; those that came after it come after what it came after."""
+    position = [i - (i > gone) for i in range(len(plan.steps))]
+    steps = []
+    for index, step in enumerate(plan.steps):
+        if index == gone:
+            continue
+        after = [b for a in step.after for b in (plan.steps[gone].after if a == gone else (a,))]
+        steps.append(msgspec.structs.replace(step, after=tuple(dict.fromkeys(position[a] for a in after))))
+    return msgspec.structs.replace(plan, steps=tuple(steps))

@@ -11,7 +11,7 @@ from meshwright.errors import PlacementError, PlanError, SplitError
 from meshwright.numerics import fp22, product
 from meshwright.sharding import MeshGroup
 from meshwright.sharding.steps import AddTiles, DrainTiles, OpenTiles
-from sharding.samples import CARD, CHAIN, RUNS, STAR, real_group, run_and_compare_bytes, shuffled
+from sharding.samples import CARD, CHAIN, RUNS, STAR, real_group, run_and_compare_bytes, shuffled, without
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "crossmesh.npz")
 CASES = [name.removesuffix("_ranks") for name in GOLDEN.files if name.endswith("_ranks")]
@@ -139,18 +139,6 @@ def changed(plan, where, **fields):
     """The plan with the steps for which `where(step)` holds changed."""
     steps = tuple(msgspec.structs.replace(s, **fields) if where(s) else s for s in plan.steps)
     return msgspec.structs.replace(plan, steps=steps)
-
-
-def without(plan, gone):
-    """The plan without one step; those that came after it come after what it came after."""
-    position = [i - (i > gone) for i in range(len(plan.steps))]
-    steps = []
-    for index, step in enumerate(plan.steps):
-        if index == gone:
-            continue
-        after = [b for a in step.after for b in (plan.steps[gone].after if a == gone else (a,))]
-        steps.append(msgspec.structs.replace(step, after=tuple(dict.fromkeys(position[a] for a in after))))
-    return msgspec.structs.replace(plan, steps=tuple(steps))
 
 
 def refused(group, plan, message, error=PlanError):

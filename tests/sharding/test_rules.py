@@ -12,7 +12,7 @@ from meshwright.ir.pool import Pool
 from meshwright.ir.spec import COPIED, PARTIAL, Spec
 from meshwright.kernels import reduce
 from meshwright.sharding import pairing
-from meshwright.sharding.rules import Undeclared, declared
+from meshwright.sharding.rules import Undeclared, declared, may_stay_partial
 from sharding.samples import assembled, partial, pieces, real_group, uneven
 
 S0, S1 = Spec.on(0), Spec.on(1)
@@ -277,3 +277,44 @@ def test_specs_of_both_kinds_at_once_on_a_line():
     value = assembled(group, uneven((4, 8), 2), PARTIAL)
     with pytest.raises(SplitError, match="slice of one with a contribution"):
         group.each(kernels.add, value, group.split(np.ones((4, 8)), 0))
+
+
+class Biased:
+    """A kernel of one's own that says what it does to contributions: x + 1, whatever the pool is called."""
+
+    name, unit = "biased", "vector"
+    inner = kernels.elementwise(lambda x: x + 1.0)
+
+    def result(self, operands):
+        return self.inner.result(operands)
+
+    def axes(self, operands):
+        return self.inner.axes(operands)
+
+    def contractions(self, operands):
+        return ()
+
+    def linear_in(self, together, operands):
+        return False
+
+    def commutes_with(self, pool, together, operands):
+        return pool is Pool.MIN
+
+    def emit(self, *arguments):
+        return self.inner.emit(*arguments)
+
+
+def test_a_kernel_of_ones_own_says_in_which_pools_it_commutes():
+    group = real_group()
+    parts = uneven((4, 8), 4)
+    smallest = group.each(Biased(), partial(group, parts, Pool.MIN))
+    assert np.array_equal(group.all_reduce(smallest).numpy(), np.min(parts, axis=0) + 1)
+    for pool in (Pool.SUM, Pool.MAX, Pool.PROD):
+        with pytest.raises(SplitError):
+            group.each(Biased(), partial(group, parts, pool))
+
+
+def test_no_pool_commutes_with_what_is_not_known():
+    for pool in Pool:
+        assert not may_stay_partial(kernels.softmax(), pool, frozenset({0}), ())
+        assert not may_stay_partial(Undeclared(Silent()), pool, frozenset({0}), ())

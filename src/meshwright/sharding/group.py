@@ -62,6 +62,7 @@ class MeshGroup(Collectives):
         self._ranks = Ranks(card.machine.name, tuple(meshes), grid or (len(meshes),), object())
         self.arithmetic = arithmetic
         self.devices = {mesh: Device(card, mesh, arithmetic) for mesh in meshes}
+        self._floats = targets.placement(card.machine, meshes[0]).value_format
         self._crossed: LinkBytes = {}
         self._graphs_run = 0
 
@@ -121,8 +122,8 @@ class MeshGroup(Collectives):
     def put(self, values: ArrayLike, spec: Spec | Sequence[Spec] = COPIED, name: str = "") -> Sharded:
         """A value from the host, spread as `spec` says: one spec, or one for each axis of the rank grid.
 
-        Floats are rounded to the machine's element type (f16), whole numbers to i32. Raises `SplitError` for a split
-        that doesn't divide, a partial, a value that is spread already, or a number that doesn't fit the type.
+        Floats are rounded to the machine's element type (f16 on the card), whole numbers to i32. Raises `SplitError`
+        for a split that doesn't divide, a partial, a value that is spread already, or a number that doesn't fit.
         """
         if isinstance(values, Sharded):
             raise SplitError(
@@ -130,7 +131,7 @@ class MeshGroup(Collectives):
                 "changes how it is spread; numpy.asarray(value) reads it"
             )
         specs = self._specs(spec)
-        array, element = as_elements(np.asarray(values))
+        array, element = as_elements(np.asarray(values), self._floats)
         value = Sharded(self.ranks, array.shape, element, specs, (), name)
         _require_axes(value)
         try:
@@ -182,7 +183,7 @@ class MeshGroup(Collectives):
     def put_like(self, other: Sharded, values: ArrayLike, name: str = "") -> Sharded:
         """The whole value on every mesh that has a piece of `other`."""
         self.require_own(other, "other")
-        array, element = as_elements(np.asarray(values))
+        array, element = as_elements(np.asarray(values), self._floats)
         parts = tuple(self.devices[mesh].put(array, element) for mesh in other.meshes)
         return Sharded(other.ranks, array.shape, element, (COPIED,) * len(other.specs), parts, name)
 

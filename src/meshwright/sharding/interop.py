@@ -1,8 +1,8 @@
 """Specs to and from JAX's `PartitionSpec` and PyTorch's placements. Neither library is imported before it is asked for.
 
 A tuple of specs, one for each axis of the rank grid, is what PyTorch calls placements, one for each mesh dimension. JAX
-says it the other way round: for each axis of the array the mesh axes that cut it. Both cut the first mesh axis first where
-several cut one axis, as we do.
+says it the other way round: for each axis of the array the mesh axes that cut it. Both cut by the first mesh axis first
+where several cut one axis, as we do.
 """
 
 from __future__ import annotations

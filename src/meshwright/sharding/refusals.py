@@ -126,7 +126,7 @@ def matmul(arguments: Sequence[Argument], count: int) -> str:
         why = f"Every mesh would multiply its {part} of K by the whole of K."
         instead = [
             (split_b, partial),
-            (f"group.copy({a.name})", f"with `{b.name}` copied, every mesh computes the whole product"),
+            (f"group.copy({a.name})", f"with {b.name} copied, every mesh computes the whole product"),
         ]
     elif b.spec.axis == k_b and a.spec.axis is None:
         why = f"Every mesh would multiply the whole of K by its {part} of K."
