@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli import accuracy, bench, demo, doctor, machines, show, sweep
+from meshwright.cli import accuracy, asm, bench, demo, doctor, machines, show, sweep
 from meshwright.cli.failures import reported
 from meshwright.cli.versions import version
 
@@ -46,7 +46,9 @@ def _options(  # pyright: ignore[reportUnusedFunction]
 
 
 app.command("accuracy")(reported(accuracy.accuracy))
+app.command("asm")(reported(asm.asm))
 app.command("demo")(reported(demo.demo))
+app.command("disasm")(reported(asm.disasm))
 app.command("doctor")(reported(doctor.doctor))
 app.command("machines")(reported(machines.machines))
 app.command("show")(reported(show.show))
