@@ -24,9 +24,10 @@ def check_cluster(instruction: ClusterInstruction, place: Place) -> None:
     mesh; a drain moves whole bursts, or goes to a unit that is there, acknowledged across meshes. Source: the card's
     specification.
     """
-    instruction.words()
+    values = instruction.values
+    instruction.format.check(values)
     for field in instruction.format.free.values():
-        value = instruction.values[field.name]
+        value = values[field.name]
         if field.name not in instruction.uses and value != field.default:
             raise InstructionError(
                 f"{instruction.mnemonic}: {field.name} = {value}: no {instruction.mnemonic} uses it ({field.text}); "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 
 from msgspec import Struct
 
@@ -82,25 +81,39 @@ class Format:
 
     def __init__(self, name: str, bits: int, fields: tuple[Field, ...]) -> None:
         self.name, self.bits, self.fields = name, bits, fields
+        self.reserved = (1 << bits) - 1 & ~self._declared()
+        """Mask of the bits that belong to no field."""
+        self.free = {field.name: field for field in fields if field.const is None}
+        """The fields that an instruction states, by name: all but the constant ones."""
+        # Worked out once: a large program is thousands of words.
+        self._constants = [field for field in fields if field.const is not None]
+        self._fixed = sum(field.insert(field.const or 0) for field in self._constants)
+        self._ranges = [(name, field.default, *field.limits) for name, field in self.free.items()]
+        self._places = [
+            (name, field, field.lo, field.limits[1], field.upper is None and not field.signed)
+            for name, field in self.free.items()
+        ]
+
+    def _declared(self) -> int:
+        """Mask of the bits that belong to a field; raises where the declaration can't be right."""
         taken: dict[int, str] = {}
         seen: set[str] = set()
-        for field in fields:
+        for field in self.fields:
             if field.name in seen:
-                raise InstructionError(f"format {name}: two fields are called {field.name}")
+                raise InstructionError(f"format {self.name}: two fields are called {field.name}")
             seen.add(field.name)
             for bit in self._bits_of(field):
                 if bit in taken:
-                    raise InstructionError(f"format {name}: bit {bit} is in both {taken[bit]} and {field.name}")
+                    raise InstructionError(f"format {self.name}: bit {bit} is in both {taken[bit]} and {field.name}")
                 taken[bit] = field.name
+            low, high = field.limits
             for what, value in (("default", field.default), ("constant", field.const)):
-                low, high = field.limits
                 if value is not None and not low <= value <= high:
                     raise InstructionError(
-                        f"format {name}: {what} {value} of field {field.name} does not fit its {field.width} bits "
+                        f"format {self.name}: {what} {value} of field {field.name} does not fit its {field.width} bits "
                         f"{field.bits}: {low} to {high}"
                     )
-        self.reserved = (1 << bits) - 1 & ~sum(1 << bit for bit in taken)
-        """Mask of the bits that belong to no field."""
+        return sum(1 << bit for bit in taken)
 
     def _bits_of(self, field: Field) -> Iterator[int]:
         for hi, lo in field.parts:
@@ -110,11 +123,6 @@ class Format:
                 )
             yield from range(lo, hi + 1)
 
-    @cached_property
-    def free(self) -> dict[str, Field]:
-        """The fields that an instruction states, by name: all but the constant ones."""
-        return {field.name: field for field in self.fields if field.const is None}
-
     def check(self, values: Mapping[str, int]) -> None:
         """`InstructionError` for an unknown field, a missing one, or a value that its field can't hold.
 
@@ -123,25 +131,26 @@ class Format:
         for name in values:
             if name not in self.free:
                 raise InstructionError(f"{self.name} has no field {name!r}; it has {', '.join(self.free) or 'none'}")
-        for field in self.free.values():
-            value = values.get(field.name, field.default)
-            low, high = field.limits
+        for name, default, low, high in self._ranges:
+            value = values.get(name, default)
             if value is None:
-                raise InstructionError(f"{self.name}: field {field.name} is missing, and it has no default")
+                raise InstructionError(f"{self.name}: field {name} is missing, and it has no default")
             if not low <= value <= high:
+                field = self.free[name]
                 wraps = field.extract(field.insert(value))
                 raise InstructionError(
-                    f"{self.name}: {field.name} = {value} does not fit its {field.width} bits {field.bits}: "
-                    f"{low} to {high}; the machine would read {wraps}"
+                    f"{self.name}: {name} = {value} does not fit its {field.width} bits {field.bits}: {low} to {high}; "
+                    f"the machine would read {wraps}"
                 )
 
     def pack(self, values: Mapping[str, int]) -> int:
         """The word with these fields, others at their default; raises as `check` does."""
         self.check(values)
-        word = 0
-        for field in self.fields:
-            value = field.const if field.const is not None else values.get(field.name, field.default)
-            word |= field.insert(value or 0)
+        word = self._fixed
+        for name, field, lo, _, plain in self._places:
+            # `check` has seen to it that there is a value.
+            value = values[name] if name in values else field.default or 0
+            word |= value << lo if plain else field.insert(value)
         return word
 
     def unpack(self, word: int) -> dict[str, int]:
@@ -150,18 +159,24 @@ class Format:
         Raises `InstructionError` where the word is wider than the format, a constant field has another value, or a
         reserved bit is set.
         """
-        shown = f"{self.name}: word {word:#0{self.bits // 4 + 2}x}"
         if not 0 <= word < 1 << self.bits:
-            raise InstructionError(f"{shown} is not of {self.bits} bits")
-        for field in self.fields:
-            if field.const is not None and field.extract(word) != field.const:
+            raise InstructionError(f"{self._shown(word)} is not of {self.bits} bits")
+        for field in self._constants:
+            if (found := field.extract(word)) != field.const:
                 raise InstructionError(
-                    f"{shown} has {field.extract(word)} in {field.name} {field.bits}, which is {field.const} in every "
-                    f"{self.name}"
+                    f"{self._shown(word)} has {found} in {field.name} {field.bits}, which is {field.const} "
+                    f"in every {self.name}"
                 )
         if extra := word & self.reserved:
-            raise InstructionError(f"{shown} sets reserved bits {_runs(extra)}, which are zero in every {self.name}")
-        return {field.name: field.extract(word) for field in self.free.values()}
+            raise InstructionError(
+                f"{self._shown(word)} sets reserved bits {_runs(extra)}, which are zero in every {self.name}"
+            )
+        return {
+            name: word >> lo & mask if plain else field.extract(word) for name, field, lo, mask, plain in self._places
+        }
+
+    def _shown(self, word: int) -> str:
+        return f"{self.name}: word {word:#0{self.bits // 4 + 2}x}"
 
 
 def _runs(mask: int) -> str:
