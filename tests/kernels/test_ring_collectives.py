@@ -256,6 +256,19 @@ def test_routes_that_are_none(message):
         Route.along(machine, chips, closed)
 
 
+def test_a_square_of_chips_is_no_line_of_four():
+    four = ring(4)
+    meshes = tuple(
+        msgspec.structs.replace(mesh, at=at)
+        for mesh, at in zip(four.meshes, ((0, 0), (1, 0), (1, 1), (0, 1)), strict=True)
+    )
+    square = msgspec.structs.replace(four, name="square", topology="grid2d", meshes=meshes)
+    # Row by row, 0 1 and 3 2: from 1 to 3 it is two links.
+    with pytest.raises(PlacementError, match="no link joins 1 and 3, and a collective moves one hop a step"):
+        Route.along(square, [0, 1, 3, 2])
+    assert Route.along(square, [0, 1, 2, 3], closed=True).closed
+
+
 def test_a_link_that_writes_do_not_cross():
     machine = msgspec.structs.replace(line(2), crosses=("doorbell",))
     with pytest.raises(PlacementError, match="writes don't cross its links, and a collective writes to the next chip"):

@@ -11,13 +11,18 @@ import pytest
 from tests.kernels.multicast_machines import line, one_chip, places, ring
 from tests.kernels.multicast_samples import sample_graphs, sample_machines
 
+from meshwright import targets
 from meshwright.errors import GraphError, MachineError, UsageError
+from meshwright.ir import library
 from meshwright.ir.formats import ElementType as E
 from meshwright.ir.graph import Graph
 from meshwright.ir.ids import ChipId
 from meshwright.ir.records import Buffer, Group, Site
 from meshwright.ir.serialise import from_json, to_json
-from meshwright.kernels.grid import Route, all_reduce, reduce_scatter
+from meshwright.kernels.alone import graph_alone
+from meshwright.kernels.grid import Route, all_reduce, multicast_matmul, reduce_scatter
+from meshwright.kernels.kernel import Shaped
+from meshwright.machine import load
 from meshwright.report import overview, picture, summarise
 from meshwright.report.layout import chip_places
 from meshwright.report.movement import chip_bytes, loaded_bytes, stored_bytes
@@ -275,6 +280,14 @@ def test_a_multicast_whose_sender_keeps_nothing_is_counted_once():
     moved = msgspec.structs.replace(graph, groups=(outside, *graph.groups[1:]), stages=tuple(stages))
     assert loaded_bytes(moved) == loaded_bytes(graph)
     drawn(moved)
+
+
+def test_the_picture_in_the_documentation():
+    place = targets.placement(load("grid-8x8"), 0)
+    kernel = multicast_matmul((32, 32, 32), 2, 3, epilogue=library.gelu)
+    graph = graph_alone(kernel, place, [Shaped(shape, E.BF16) for shape in ((64, 64), (96, 64), (96,))])
+    stored = Path(__file__).parents[2] / "docs" / "images" / "multicast.svg"
+    assert stored.read_text("utf-8") == picture(summarise(graph))
 
 
 OVERVIEW = """\

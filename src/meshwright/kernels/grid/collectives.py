@@ -52,8 +52,9 @@ def all_reduce(
 ) -> Graph:
     """The graph that folds `value`, a contribution in `pool` on every chip of `route`, to `result` on all of them.
 
-    Rank r of both tensors is at place r. carried: the element type in which partial results go from chip to chip;
-    None for that of the value. axis: the one that is cut into chunks, by default the longest, of any size.
+    Rank r of both tensors is at place r. carried: the element type in which partial results go from chip to chip (a
+    contribution alone goes as it is); None for that of the value. axis: the one that is cut into chunks, by default the
+    longest, of any size.
     Raises `KernelError` for a pool of pairs, a value without axes or elements, or an axis that isn't there.
     """
     work = _Work.of("all_reduce", route, places, shape, format, axis)

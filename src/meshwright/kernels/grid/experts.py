@@ -38,7 +38,8 @@ class MixtureOfExperts(Struct, frozen=True):
 
     activation: an expression over operand 0. capacity: how many tokens an expert can take, rounded up to whole blocks;
     None for all. An expert that more tokens choose is refused when the graph runs, and no token is dropped. A token
-    with fewer than `top` scores that are numbers is refused as well, as its result is never stored. depth: blocks of a
+    with fewer than `top` scores that are numbers is refused as well, as its result is never stored. The lists of an
+    expert's tokens are made by a scalar program, whose bound on steps allows about 80,000 choices. depth: blocks of a
     FIFO.
 
     Scores, sums and weighted results are float32 on a grid; what an expert has between its products is rounded to the

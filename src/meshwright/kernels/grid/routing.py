@@ -59,7 +59,7 @@ def top_scores(rows: int, width: int, count: int, top: int) -> ScalarBody:
     higher = _any(_op(ScalarOp.EQUAL, found, 0), _op(ScalarOp.LESS, best, score))
     # A row that has run out of scores stays so.
     going_on = _any(_op(ScalarOp.EQUAL, turn, 0), _op(ScalarOp.LESS_EQUAL, 0, last_at))
-    # The flag stands in the register of the position until all others have been decided by it.
+    # Decided once: the best score changes before its position does.
     take = Register(8)
     look: tuple[Statement, ...] = (
         ReadElement(score.index, 0, _at(row, width, position)),
