@@ -149,7 +149,7 @@ class Format:
         word = self._fixed
         for name, field, lo, _, plain in self._places:
             # `check` has seen to it that there is a value.
-            value = values[name] if name in values else field.default or 0
+            value = values.get(name, field.default or 0)
             word |= value << lo if plain else field.insert(value)
         return word
 
