@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import meshwright.kernels as kernels
-from meshwright.errors import PlanError, SplitError
+from meshwright.errors import PlacementError, PlanError, SplitError
 from meshwright.ir import library
 from meshwright.ir.pool import Pool
 from meshwright.ir.spec import COPIED, PARTIAL, Spec
@@ -318,3 +318,22 @@ def test_no_pool_commutes_with_what_is_not_known():
     for pool in Pool:
         assert not may_stay_partial(kernels.softmax(), pool, frozenset({0}), ())
         assert not may_stay_partial(Undeclared(Silent()), pool, frozenset({0}), ())
+
+
+def test_contributions_may_be_added_to_themselves():
+    group = real_group()
+    parts = uneven((4, 8), 4)
+    value = partial(group, parts, Pool.SUM)
+    twice = group.each(kernels.add, value, value)
+    assert twice.spec == PARTIAL and np.array_equal(group.all_reduce(twice).numpy(), 2 * sum(parts))
+    factors = [np.sign(p) * 2 for p in parts]
+    squared = group.each(kernels.multiply, *[partial(group, factors, Pool.PROD)] * 2)
+    assert np.array_equal(group.all_reduce(squared).numpy(), np.prod(factors, axis=0) ** 2)
+
+
+def test_a_tile_that_does_not_fit_is_refused_where_it_is_stated():
+    group = real_group()
+    value = group.copy(np.ones((128, 256)))
+    assert group.plan_matmul(value, value, tile=(64, 64, 32)).steps[0].knobs == {"tile": (64, 64, 32)}
+    with pytest.raises(PlacementError, match="the accumulator holds 512"):
+        group.plan_matmul(value, value, tile=(128, 128, 32))

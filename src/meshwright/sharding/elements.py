@@ -42,7 +42,7 @@ def as_elements(values: NDArray[Any], floats: ElementType) -> tuple[NDArray[Any]
     if not whole.all():
         wrong: float = values[~whole].reshape(-1)[0].item()
         raise SplitError(
-            f"a value of {wrong:g} doesn't fit {floats}, which ends at {_MOST[floats]:g} and here has no infinities and no nan; "
-            "scale the values first"
+            f"a value of {wrong:g} doesn't fit {floats}, which ends at {_MOST[floats]:g} and here has no infinities "
+            "and no nan; scale the values first"
         )
     return rounded, floats

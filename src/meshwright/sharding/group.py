@@ -264,8 +264,14 @@ class MeshGroup(Collectives):
     # Plans: nothing is run
 
     def plan_matmul(self, a: Sharded, b: Sharded, tile: Tile | None = None) -> Plan:
-        """`a @ b.T` where a reading needs no data moved. Raises `SplitError` where none does."""
+        """`a @ b.T` where a reading needs no data moved; tile: (m, n, k) of a block, by default the machine's choice.
+
+        Raises `SplitError` where no reading does, `PlacementError` for a tile that a mesh's units can't work on.
+        """
         self._require_both(a, b)
+        if tile is not None:
+            for mesh in a.meshes:
+                targets.placement(self.machine, mesh).check_tile(tile)
         return plan_kernel(self.machine, self.meshes, MatrixProduct(tile), (a, b), ("a", "b"))
 
     def plan_each(self, kernel: Kernel | Callable[..., Any], *values: Sharded) -> Plan:

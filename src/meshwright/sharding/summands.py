@@ -94,6 +94,8 @@ def _require_whole(plan: Steps, index: int, result: Ref, made: _Held) -> None:
     slot, into = plan.slots[made.slot], plan.slots[result.slot]
     partial = [axis for axis, spec in enumerate(slot.specs) if spec.partial is not None]
     folded = len(partial) - sum(spec.partial is not None for spec in into.specs)
+    if not folded:  # Contributions to another value, such as the double of this one.
+        return
     counts = dict(made.counts)
     wanted = list(_lines(slot, partial, folded, min(counts)))
     best = min(wanted, key=lambda ranks: len(ranks ^ counts.keys()))
