@@ -1,0 +1,342 @@
+"""Code of a vector core before its registers are chosen, and the rows of a chain as such code.
+
+A row is worked on when it is asked for: a store asks for a piece of its buffer, a fold for each piece of what it folds.
+So what is alive at once stays small. Between stages values stay in registers, in the lane's own format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from meshwright.errors import PlacementError
+from meshwright.ir.formats import ElementType
+from meshwright.ir.graph import Graph
+from meshwright.ir.ids import BufferId
+from meshwright.ir.operation import Generic, Reduce
+from meshwright.ir.pool import Pool
+from meshwright.ir.records import Compute, Stage
+from meshwright.numerics.lane_instructions import COMPARISONS, SLOTS, Instruction, Predicate, Program, Register
+from meshwright.numerics.lane_instructions import Constant as LaneConstant
+from meshwright.numerics.lane_instructions import Input as LaneInput
+from meshwright.targets.ktpu.emit_vector_layout import LANES, VECTOR
+from meshwright.targets.ktpu.emit_vector_stages import Chain, refusal
+from meshwright.targets.ktpu.isa.vector_formats import Reduction
+from meshwright.targets.ktpu.lane_code import code_of, compile_expressions
+
+
+class Value(Struct, frozen=True):
+    """An operand: vector register, scalar register, or constant code; `number` is virtual, or the code."""
+
+    kind: Literal["vector", "scalar", "constant"]
+    number: int
+
+
+class Operation(Struct, frozen=True):
+    """One step. `length`: the vector length that it needs.
+
+    op: a lane opcode; or load, store (of `offset` in L1), reduce (`pool`), spread (a scalar into a vector register).
+    predicate: a compare writes it, any other opcode is masked by it, `when` it is set or clear. partial: the
+    destination keeps elements that it had.
+    """
+
+    op: str
+    length: int
+    dst: Value | None = None
+    sources: tuple[Value, ...] = ()
+    predicate: int | None = None
+    when: bool = True
+    partial: bool = False
+    offset: int = 0
+    wide: bool = False
+    """A load of f32."""
+    pool: Pool = Pool.SUM
+
+
+RECORDED: Final = {Pool.SUM: Reduction.SUM, Pool.MAX: Reduction.MAX, Pool.MIN: Reduction.MIN}
+_JOINS: Final = {Pool.SUM: "add", Pool.MAX: "max", Pool.MIN: "min"}
+_ZERO: Final = Value("constant", 0)
+
+Keeping = Literal["all", "folds", "nothing"]
+"""What stays in registers until its last use: every value; every value up to the next fold; statistics only."""
+
+
+class Counter:
+    """Virtual registers and predicates, numbered."""
+
+    def __init__(self) -> None:
+        self.values = 0
+        self.predicates = 0
+
+    def vector(self) -> Value:
+        """A new vector register."""
+        self.values += 1
+        return Value("vector", self.values)
+
+    def scalar(self) -> Value:
+        """A new scalar register."""
+        self.values += 1
+        return Value("scalar", self.values)
+
+    def predicate(self) -> int:
+        """A new predicate."""
+        self.predicates += 1
+        return self.predicates
+
+
+class Row:
+    """The code of one row of a chain.
+
+    length: elements. places: for each load and store buffer the first L1 word of the row. scratch: L1 words through
+    which values are rounded to f16.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        chain: Chain,
+        length: int,
+        places: Callable[[int], int],
+        scratch: int,
+        keeping: Keeping,
+        counter: Counter,
+    ) -> None:
+        self.operations: list[Operation] = []
+        self._graph = graph
+        self._chain = chain
+        self._length = length
+        self._places = places
+        self._scratch = scratch
+        self._keeping = keeping
+        self._counter = counter
+        self._pieces = -(-length // VECTOR)
+        self._loads = {move.buffer: number for number, move in enumerate(chain.loads)}
+        self._makers: dict[BufferId, Stage] = {b: graph.stages[s] for s in chain.computes for b in graph.stages[s].outs}
+        self._vectors: dict[tuple[BufferId, int], Value] = {}
+        self._scalars: dict[BufferId, Value] = {}
+        self._rounded: set[tuple[BufferId, int]] = set()
+
+    def emit(self) -> None:
+        """Adds everything that ends in a store."""
+        for number, move in enumerate(self._chain.stores):
+            if not self._is_vector(move.buffer):
+                raise refusal(move.stage, "it stores one number a row; a core would have to gather them into words")
+            for piece in range(self._pieces):
+                value = self._get(move.buffer, piece, rounded=False)
+                value = self._in_vector(value, piece)
+                offset = self._places(len(self._chain.loads) + number) + piece * VECTOR // LANES
+                self._add(Operation("store", self._whole(piece), None, (value,), offset=offset))
+
+    def _add(self, operation: Operation) -> None:
+        self.operations.append(operation)
+
+    def _size(self, piece: int) -> int:
+        """Elements of a piece."""
+        return min(VECTOR, self._length - piece * VECTOR)
+
+    def _whole(self, piece: int) -> int:
+        """The vector length for a piece: whole chunks, so that every element that moves is one that was set."""
+        return -(-self._size(piece) // LANES) * LANES
+
+    def _is_vector(self, buffer: BufferId) -> bool:
+        """Whether a buffer has a whole row; otherwise it has one number for each row."""
+        block = self._graph.buffers[buffer].block
+        return not self._chain.folded or any(block[a] > 1 for a in self._chain.folded)
+
+    def _get(self, buffer: BufferId, piece: int, *, rounded: bool = True) -> Value:
+        """Where a piece of a buffer's row is; computes it where it isn't anywhere. rounded: as the buffer holds it."""
+        key = buffer, piece
+        if not self._is_vector(buffer):
+            return self._scalar(buffer)
+        if key not in self._vectors:
+            if buffer in self._loads:
+                self._vectors[key] = self._loaded(buffer, piece)
+            else:
+                stage = self._makers[buffer]
+                self._compute(stage, piece)
+        if rounded and buffer not in self._loads and key not in self._rounded:
+            self._round(buffer, piece)
+        value = self._vectors[key]
+        if self._keeping == "nothing":
+            self._forget()
+        return value
+
+    def _forget(self) -> None:
+        self._vectors.clear()
+        self._rounded.clear()
+
+    def _loaded(self, buffer: BufferId, piece: int) -> Value:
+        number = self._loads[buffer]
+        wide = self._graph.buffers[buffer].format is ElementType.F32
+        words = VECTOR // LANES * (2 if wide else 1)
+        target = self._counter.vector()
+        offset = self._places(number) + piece * words
+        self._add(Operation("load", self._whole(piece), target, offset=offset, wide=wide))
+        return target
+
+    def _round(self, buffer: BufferId, piece: int) -> None:
+        """A value that passes an f16 FIFO is rounded by being stored to L1 and loaded again."""
+        self._rounded.add((buffer, piece))
+        format = self._graph.buffers[buffer].format
+        if format is ElementType.E8M15:
+            return
+        if format is not ElementType.F16:
+            stage = next(s for s in self._chain.computes if buffer in self._graph.stages[s].outs)
+            raise refusal(stage, f"its result goes on as {format}; between stages a core has e8m15 and f16")
+        value = self._in_vector(self._vectors[buffer, piece], piece)
+        self._vectors[buffer, piece] = self._through_half(value, self._whole(piece))
+
+    def _through_half(self, value: Value, length: int) -> Value:
+        target = self._counter.vector()
+        self._add(Operation("store", length, None, (value,), offset=self._scratch))
+        self._add(Operation("load", length, target, offset=self._scratch))
+        return target
+
+    def _in_vector(self, value: Value, piece: int) -> Value:
+        if value.kind == "vector":
+            return value
+        target = self._counter.vector()
+        self._add(Operation("spread", self._whole(piece), target, (value,)))
+        return target
+
+    # Computing.
+
+    def _compute(self, stage: Stage, piece: int) -> None:
+        """All outputs of a Generic, for one piece."""
+        inputs = [self._get(b, piece) for b in stage.ins]
+        results = self._run(_program(stage), inputs, self._whole(piece))
+        for buffer, value in zip(stage.outs, results, strict=True):
+            self._vectors[buffer, piece] = value
+            self._rounded.discard((buffer, piece))
+
+    def _run(self, program: Program, inputs: Sequence[Value], length: int) -> list[Value]:
+        registers: dict[int, Value] = {}
+        predicates: dict[int, int] = {}
+
+        def value(source: LaneInput | Register | LaneConstant) -> Value:
+            match source:
+                case LaneInput(index):
+                    return inputs[index]
+                case Register(index):
+                    return registers[index]
+                case LaneConstant(code):
+                    return Value("constant", code)
+
+        for step in program.instructions:
+            sources = tuple(value(source) for source in step.sources())
+            if step.op in COMPARISONS:
+                predicates[step.dst] = self._counter.predicate()
+                self._add(Operation(step.op, length, None, sources, predicate=predicates[step.dst]))
+            elif step.op.startswith("round_"):
+                registers[step.dst] = self._rounding(step, sources[0], length)
+            elif step.predicate is None:
+                registers[step.dst] = self._counter.vector()
+                self._add(Operation(step.op, length, registers[step.dst], sources))
+            else:
+                mask, target = predicates[step.predicate], registers[step.dst]
+                self._add(Operation(step.op, length, target, sources, mask, step.when, partial=True))
+        return [value(output.source) for output in program.outputs if not isinstance(output.source, Predicate)]
+
+    def _rounding(self, step: Instruction, source: Value, length: int) -> Value:
+        if step.op == "round_fp32":
+            raise PlacementError("a cast to f32 makes NaNs quiet, and a vector core has nothing that does only that")
+        if source.kind != "vector":
+            spread = self._counter.vector()
+            self._add(Operation("spread", length, spread, (source,)))
+            source = spread
+        return self._through_half(source, length)
+
+    # Folding.
+
+    def _scalar(self, buffer: BufferId) -> Value:
+        if buffer in self._scalars:
+            return self._scalars[buffer]
+        stage = self._makers[buffer]
+        if isinstance(stage.kind, Compute) and isinstance(stage.kind.op, Reduce):
+            results = [self._fold(stage.kind.op.pool, stage.ins[0])]
+        else:
+            results = self._run(_program(stage), [self._scalar(b) for b in stage.ins], self._whole(0))
+        for out, value in zip(stage.outs, results, strict=True):
+            self._scalars[out] = self._statistic(out, value)
+        return self._scalars[buffer]
+
+    def _statistic(self, buffer: BufferId, value: Value) -> Value:
+        """A statistic as its FIFO holds it."""
+        format = self._graph.buffers[buffer].format
+        if format is ElementType.F16:
+            return self._through_half(self._in_vector(value, 0), self._whole(0))
+        if format is not ElementType.E8M15:
+            raise refusal(self._chain.stages[0], f"a statistic goes on as {format}; a core has e8m15 and f16")
+        return value
+
+    def _fold(self, pool: Pool, buffer: BufferId) -> Value:
+        """A statistic of the row: pieces are joined element by element, filled up with the identity, and folded."""
+        total, length = self._joined(pool, buffer) if self._pieces > 1 else self._filled(pool, buffer)
+        result = self._counter.scalar()
+        self._add(Operation("reduce", length, result, (total,), pool=pool))
+        if self._keeping != "all":
+            self._forget()
+        return result
+
+    def _copied(self, value: Value, length: int, target: Value | None = None) -> Value:
+        """0 + value: a move would lose the sign of a zero."""
+        made = target or self._counter.vector()
+        self._add(Operation("add", length, made, (_ZERO, value), partial=target is not None))
+        return made
+
+    def _filled(self, pool: Pool, buffer: BufferId) -> tuple[Value, int]:
+        value = self._in_vector(self._get(buffer, 0), 0)
+        if self._length % LANES == 0:
+            return value, self._whole(0)
+        (identity,) = pool.identity
+        target = self._counter.vector()
+        self._add(Operation("spread", self._whole(0), target, (Value("constant", code_of(float(identity))),)))
+        return self._copied(value, self._length, target), self._whole(0)
+
+    def _joined(self, pool: Pool, buffer: BufferId) -> tuple[Value, int]:
+        total: Value | None = None
+        first = self._in_vector(self._get(buffer, 0), 0)
+        for piece in range(1, self._pieces):
+            size = self._size(piece)
+            part = self._get(buffer, piece)
+            if total is None and size == VECTOR:
+                total = self._counter.vector()
+                self._add(Operation(_JOINS[pool], VECTOR, total, (first, part)))
+                continue
+            if total is None:
+                total = self._copied(first, VECTOR)
+            self._add(Operation(_JOINS[pool], size, total, (total, part), partial=size < VECTOR))
+        assert total is not None
+        return total, VECTOR
+
+
+def _program(stage: Stage) -> Program:
+    """A Generic in the lane's format throughout: what a FIFO rounds is rounded where it is taken out."""
+    assert isinstance(stage.kind, Compute)
+    assert isinstance(stage.kind.op, Generic)
+    formats = (ElementType.E8M15,)
+    return compile_expressions(stage.kind.op.exprs, formats * len(stage.ins), formats * len(stage.outs))
+
+
+def slots_of(operation: Operation) -> dict[str, Value]:
+    """The operand of each slot that a lane opcode reads."""
+    return dict(zip(SLOTS[operation.op], operation.sources, strict=True))
+
+
+def without_the_unused(operations: Sequence[Operation]) -> list[Operation]:
+    """The operations without those whose results nobody reads."""
+    wanted: set[Value] = set()
+    predicates: set[int] = set()
+    kept: list[Operation] = []
+    for operation in reversed(operations):
+        compare = operation.op in COMPARISONS
+        read = operation.predicate in predicates if compare else operation.dst in wanted
+        if operation.op != "store" and not read:
+            continue
+        kept.append(operation)
+        wanted.update(operation.sources)
+        if operation.predicate is not None and not compare:
+            predicates.add(operation.predicate)
+    return kept[::-1]

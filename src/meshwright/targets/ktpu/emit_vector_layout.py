@@ -1,0 +1,277 @@
+"""Where the elements of a chain lie: pieces in DRAM, rows in them, and groups of rows that one run works on."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from meshwright.ir.graph import Graph
+from meshwright.ir.ids import TensorId
+from meshwright.targets.ktpu.emit_vector_stages import Chain, Move, refusal
+
+WORD: Final = 32
+"""Bytes of a memory word and of an L1 word."""
+LANES: Final = 16
+VECTOR: Final = 128
+
+
+class Placed(Struct, frozen=True):
+    """A piece of a tensor in DRAM: global byte address of its first element, and strides in elements.
+
+    Whole words are read and written: up to the end of the word in which a row ends, memory must be the piece's own.
+    """
+
+    address: int
+    strides: tuple[int, ...]
+
+
+def row_major(address: int, shape: Sequence[int]) -> Placed:
+    """Rows one after the other."""
+    return _placed(address, shape, 1)
+
+
+def padded_rows(address: int, shape: Sequence[int], multiple: int = LANES) -> Placed:
+    """Rows that begin at a word: the last axis takes a multiple of 16 elements of room."""
+    return _placed(address, shape, multiple)
+
+
+def _placed(address: int, shape: Sequence[int], multiple: int) -> Placed:
+    strides: list[int] = []
+    step = 1
+    for at, size in enumerate(reversed(shape)):
+        strides.append(step)
+        step *= math.ceil(size / multiple) * multiple if at == 0 else size
+    return Placed(address, tuple(reversed(strides)))
+
+
+class View(Struct, frozen=True):
+    """One operand or result of a region: byte address of its first row, and bytes between rows along each row axis."""
+
+    address: int
+    strides: tuple[int, ...]
+
+
+class Region(Struct, frozen=True):
+    """Rows of `length` elements: `rows` along each row axis, and where each load and store of the chain has them."""
+
+    length: int
+    rows: tuple[int, ...]
+    loads: tuple[View, ...]
+    stores: tuple[View, ...]
+
+    def part(self, origin: Sequence[int], shape: tuple[int, ...]) -> Region:
+        """The rows from `origin` on."""
+
+        def moved(view: View) -> View:
+            return View(view.address + sum(o * s for o, s in zip(origin, view.strides, strict=True)), view.strides)
+
+        return Region(self.length, shape, tuple(map(moved, self.loads)), tuple(map(moved, self.stores)))
+
+    def parts(self, shape: tuple[int, ...]) -> Iterator[Region]:
+        """Regions of at most `shape` rows that cover it."""
+        ranges = [range(0, size, step) for size, step in zip(self.rows, shape, strict=True)]
+        for origin in itertools.product(*ranges):
+            sizes = zip(origin, self.rows, shape, strict=True)
+            yield self.part(origin, tuple(min(step, size - at) for at, size, step in sizes))
+
+
+class _Axis(Struct, frozen=True):
+    """An axis of a block: elements inside the tensors, and the stride in elements of each load and store."""
+
+    size: int
+    strides: tuple[int, ...]
+
+
+def regions(graph: Graph, chain: Chain, where: Mapping[tuple[TensorId, int], Placed]) -> Iterator[Region]:
+    """The regions of every block of the chain, in order.
+
+    Raises `PlacementError` for elements that no walk over whole words reaches.
+    """
+    for block in range(chain.stores[0].num_blocks):
+        yield from _block(_Block(graph, chain, where, block))
+
+
+class _Block(Struct, frozen=True):
+    """Block number `number` of a chain."""
+
+    graph: Graph
+    chain: Chain
+    where: Mapping[tuple[TensorId, int], Placed]
+    number: int
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """Loads, then stores."""
+        return (*self.chain.loads, *self.chain.stores)
+
+    def bytes_of(self, move: Move) -> int:
+        """Bytes of an element in memory."""
+        return self.graph.tensors[move.tensor].format.bits // 8
+
+    def placed(self, move: Move) -> Placed:
+        """Where the move's piece is."""
+        return self.where[TensorId(move.tensor), move.rank]
+
+    def axes_of(self, move: Move) -> dict[int, int]:
+        """For each block axis longer than one the tensor axis that it runs along."""
+        block = self.graph.buffers[move.buffer].block
+        if len(move.pattern.box) == len(block):
+            return {a: a for a, size in enumerate(block) if size != 1}
+        along = [a for a, size in enumerate(move.pattern.box) if size != 1]
+        return dict(zip((a for a, size in enumerate(block) if size != 1), along, strict=True))
+
+    def first(self, move: Move) -> int:
+        """Byte address of the block's first element."""
+        placed = self.placed(move)
+        corner = move.pattern.corner(self.number)
+        return placed.address + self.bytes_of(move) * sum(c * s for c, s in zip(corner, placed.strides, strict=True))
+
+    def stride(self, move: Move, axis: int) -> int:
+        """Elements from one to the next along a block axis; 0 where it is broadcast."""
+        tensor_axis = self.axes_of(move).get(axis)
+        if tensor_axis is None:
+            return 0
+        return self.placed(move).strides[tensor_axis] * move.pattern.steps[tensor_axis]
+
+    def inside(self, move: Move, axis: int) -> int | None:
+        """How many elements along a block axis, from its first, lie in the tensor; None where it has none."""
+        tensor_axis = self.axes_of(move).get(axis)
+        if tensor_axis is None:
+            return None
+        shape = self.graph.tensors[move.tensor].local
+        corner, step = move.pattern.corner(self.number)[tensor_axis], move.pattern.steps[tensor_axis]
+        if corner < 0:
+            raise refusal(
+                move.stage, f"block {self.number} begins at {corner} of axis {tensor_axis}, outside its tensor"
+            )
+        return max(0, math.ceil((shape[tensor_axis] - corner) / step))
+
+
+def _block(block: _Block) -> Iterator[Region]:
+    chain = block.chain
+    axes: list[_Axis] = []
+    for axis, size in enumerate(chain.size):
+        ends = [end for move in chain.stores if (end := block.inside(move, axis)) is not None]
+        kept = min([size, *ends])
+        for move in chain.loads:
+            end = block.inside(move, axis)
+            if end is not None and end < kept:
+                raise refusal(move.stage, f"block {block.number} reads {kept - end} elements past its tensor: a pad")
+        if axis in chain.folded and kept < size:
+            raise refusal(chain.stores[0].stage, f"block {block.number} folds {size} elements, {kept} of them stored")
+        if not kept:
+            return
+        if kept > 1:
+            axes.append(_Axis(kept, tuple(block.stride(move, axis) for move in block.moves)))
+    inner = _inner(block, axes)
+    length = math.prod(axis.size for axis in axes[inner:])
+    outer = _merged(axes[:inner])
+    for number, move in enumerate(block.moves):
+        _require_flat(block, move, number, axes[inner:])
+    if chain.folded or length <= VECTOR:
+        yield _region(block, outer, length, 0)
+        return
+    whole = length // VECTOR
+    along = _Axis(whole, (VECTOR,) * len(block.moves))
+    yield _region(block, _merged([*outer, along]), VECTOR, 0)
+    if rest := length % VECTOR:
+        yield _region(block, outer, rest, whole * VECTOR)
+
+
+def _inner(block: _Block, axes: Sequence[_Axis]) -> int:
+    """The first of the axes that make up a row: those that are folded, or as many as lie flat everywhere."""
+    if block.chain.folded:
+        return len(axes) - len(block.chain.folded)
+    first = len(axes)
+    while first and all(_flat(axes[first - 1 :], number) for number in range(len(block.moves))):
+        first -= 1
+    return min(first, max(len(axes) - 1, 0))
+
+
+def _flat(axes: Sequence[_Axis], number: int) -> bool:
+    """Whether the elements along these axes follow each other in memory."""
+    step = 1
+    for axis in reversed(axes):
+        if axis.strides[number] != step:
+            return False
+        step *= axis.size
+    return True
+
+
+def _require_flat(block: _Block, move: Move, number: int, inner: Sequence[_Axis]) -> None:
+    if _flat(inner, number):
+        return
+    if all(axis.strides[number] == 0 for axis in inner):
+        raise refusal(move.stage, "it has one element for each row; a core would have to pick it out of a word")
+    raise refusal(
+        move.stage,
+        f"elements of a row are {inner[-1].strides[number]} apart in memory, or with gaps; a core moves words of 16",
+    )
+
+
+def _merged(axes: Sequence[_Axis]) -> list[_Axis]:
+    """Axes that every load and store steps over evenly are one."""
+    merged: list[_Axis] = []
+    for axis in axes:
+        last = merged[-1] if merged else None
+        if last is not None and all(a == b * axis.size for a, b in zip(last.strides, axis.strides, strict=True)):
+            merged[-1] = _Axis(last.size * axis.size, axis.strides)
+        else:
+            merged.append(axis)
+    return merged
+
+
+def _region(block: _Block, rows: Sequence[_Axis], length: int, start: int) -> Region:
+    views: list[View] = []
+    for number, move in enumerate(block.moves):
+        size = block.bytes_of(move)
+        address = block.first(move) + start * size
+        strides = tuple(axis.strides[number] * size for axis in rows)
+        for what, value in (("begins at byte", address), *(("steps by bytes", stride) for stride in strides)):
+            if value % WORD:
+                raise refusal(
+                    move.stage,
+                    f"a row of block {block.number} {what} {value:#x}, no multiple of a word's {WORD}; padded_rows "
+                    "places rows so that each begins at a word",
+                )
+        views.append(View(address, strides))
+    for number, move in enumerate(block.chain.stores, len(block.chain.loads)):
+        _require_room(block, move, length, start, tuple(axis.strides[number] for axis in rows))
+    loads = len(block.chain.loads)
+    return Region(length, tuple(axis.size for axis in rows), tuple(views[:loads]), tuple(views[loads:]))
+
+
+def _require_room(block: _Block, move: Move, length: int, start: int, strides: tuple[int, ...]) -> None:
+    """What is stored of the word in which a row ends must be nobody's elements."""
+    beyond = -length % LANES
+    if not beyond:
+        return
+    placed = block.placed(move)
+    run, pitch = _run(block.graph.tensors[move.tensor].local, placed.strides)
+    first = (block.first(move) - placed.address) // block.bytes_of(move) + start
+    if pitch is None:
+        free = not strides and first + length == run
+    else:
+        free = first % pitch + length == run and pitch - run >= beyond and all(s % pitch == 0 for s in strides)
+    if not free:
+        raise refusal(
+            move.stage,
+            f"a row of {length} elements ends inside a word, and the store of the whole word would write over the "
+            f"{beyond} elements after it; padded_rows leaves room for them",
+        )
+
+
+def _run(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int | None]:
+    """How many elements of a piece follow each other, and how far apart such runs begin; None for a single run."""
+    run = 1
+    for size, stride in sorted(zip(shape, strides, strict=True), key=lambda pair: pair[1]):
+        if size == 1:
+            continue
+        if stride != run:
+            return run, stride
+        run *= size
+    return run, None
