@@ -242,7 +242,7 @@ class _Checker(Struct, frozen=True, eq=False, dict=True):
     def _units(self, units: Sequence[str]) -> bool:
         for unit, stage in zip(units, self.graph.stages, strict=True):
             there = {unit_at(self._occupants, site) for site in sites_of(self.graph, stage)}
-            if not {unit, *there} <= set(units_for(self.graph, stage, self.machine)):
+            if unit not in there or not there <= set(units_for(self.graph, stage, self.machine)):
                 return False
         return True
 

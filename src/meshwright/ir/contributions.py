@@ -91,7 +91,7 @@ class SumError(GraphError):
         self.positions = tuple(positions)
 
 
-def whole(held: Held | None) -> Held | None:
+def lacking(held: Held | None) -> Held | None:
     """The same, or None once nothing is lacking."""
     return None if held is not None and held.complete else held
 
@@ -102,29 +102,34 @@ def doubtful(contents: Sequence[Content]) -> str:
 
 
 def folded(pool: Pool, parts: Sequence[Held | None]) -> tuple[Held | None, str]:
-    """The bare fold of several values, and a doubt. Raises `SumError` where whole values meet partial ones."""
-    known = [p for p in parts if p is not None]
-    if not known:
-        return None, ""
-    if len(known) < len(parts):
-        raise SumError(
-            "UnreducedShard",
-            f"folds {known[0]} with a value that is whole: that would count once a contribution",
-            "fold the contributions first, then add the whole value",
-        )
-    if wrong := next((p for p in known if p.pool is not pool), None):
+    """The bare fold of several values, and a doubt. Raises `SumError` where whole values meet partial ones.
+
+    A fold that has become complete is kept as one, so that folding in a contribution once more is seen.
+    """
+    short = [p for p in parts if lacking(p) is not None and p is not None]
+    if not short:
+        return (parts[0] if len(parts) == 1 else None), ""
+    if wrong := next((p for p in short if p.pool is not pool), None):
         raise SumError(
             "UnreducedShard",
             f"folds {wrong} by {pool.value}: that is another value",
             f"fold it by {wrong.pool.value}",
         )
-    values = {(p.value, p.count) for p in known}
-    if len(values) > 1:
+    known = [
+        p for p in parts if p is not None and (p in short or (p.value, p.count) == (short[0].value, short[0].count))
+    ]
+    if len(known) < len(parts):
+        raise SumError(
+            "UnreducedShard",
+            f"folds {short[0]} with a value that is whole: that would count once a contribution",
+            "fold the contributions first, then add the whole value",
+        )
+    if len({(p.value, p.count) for p in known}) > 1:
         return _side_by_side(known)
     times = Counter[int]()
     for part in known:
         times.update(dict(part.times))
-    return whole(replace(known[0], times=tuple(sorted(times.items())))), ""
+    return replace(known[0], times=tuple(sorted(times.items()))), ""
 
 
 def _side_by_side(parts: Sequence[Held]) -> tuple[Held | None, str]:
@@ -143,7 +148,7 @@ def applied(exprs: Sequence[Expr], parts: Sequence[Held | None]) -> list[tuple[H
 
 def _applied(expr: Expr, parts: Sequence[Held | None]) -> tuple[Held | None, str]:
     read = sorted(operands(expr))
-    there = [(i, held) for i in read if (held := parts[i]) is not None]
+    there = [(i, held) for i in read if (held := lacking(parts[i])) is not None]
     if not there:
         return None, ""
     pool = there[0][1].pool
@@ -152,7 +157,7 @@ def _applied(expr: Expr, parts: Sequence[Held | None]) -> tuple[Held | None, str
             "UnreducedShard", f"combines {there[0][1]} with a partial of another pool", "reduce both before this stage"
         )
     bare = _bare_fold(expr, pool)
-    if bare is not None and len(bare) == len(there):
+    if bare is not None:
         return folded(pool, [parts[i] for i in bare])
     if not commutes(expr, pool, frozenset(i for i, _ in there)):
         raise SumError(

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from meshwright.ir.contributions import Along, Content, Held, SumError, applied, contracted, doubtful, folded, whole
+from meshwright.ir.contributions import Along, Content, Held, SumError, applied, contracted, doubtful, folded, lacking
 from meshwright.ir.expression import Binary, BinaryOp, Expr, Operand, substitute
 from meshwright.ir.flow import stage_order
 from meshwright.ir.graph import Graph
@@ -159,12 +159,8 @@ class _Walk:
             case Compute(op):
                 return self._computed(stage, op, ins)
             case Scalar():
-                if any(i.held for i in ins):
-                    raise SumError(
-                        "UnreducedShard",
-                        f"a scalar program reads {next(i.held for i in ins if i.held)}",
-                        "reduce it before this stage",
-                    )
+                if (held := next((i.held for i in ins if lacking(i.held)), None)) is not None:
+                    raise SumError("UnreducedShard", f"a scalar program reads {held}", "reduce it before this stage")
                 return [Content(doubt=doubtful(ins))] * len(stage.outs)
 
     # Memory
@@ -218,7 +214,7 @@ class _Walk:
             axis = axis_of.get(cut.axis) if cut.axis is not None else _moving(pattern, cut.from_blocks)
             if axis is not None:
                 along.append(replace(cut, axis=axis, from_blocks=1, within=min(cut.within, 1)))
-        self.stored[stage_id] = replace(content, along=tuple(along))
+        self.stored[stage_id] = replace(content, along=tuple(along), held=lacking(content.held))
         if self.passes_on(store.tensor):
             self.passing[store.tensor, self.graph.rank_of(stage)].append(stage_id)
         else:
@@ -262,7 +258,7 @@ class _Walk:
                             fault.change)  # fmt: skip
             self.findings.append(found)
             return
-        if held is not None:
+        if lacking(held) is not None and held is not None:
             self._lacking(last, tensor, held, together=True)
         elif doubt:
             self.doubts.append((last, doubt))
@@ -313,9 +309,10 @@ class _Walk:
         doubts = [doubtful([*ins, *([bias] if bias else [])])]
         held, doubt = contracted([(a, 1), (b, 1 if op.b_transposed else 0)], op.contraction_blocks, Pool.SUM)
         doubts.append(doubt)
-        if a.held is not None and b.held is not None:
+        factors = [lacking(a.held), lacking(b.held)]
+        if factors[0] is not None and factors[1] is not None:
             raise SumError("UnreducedShard", f"multiplies {a.held} by {b.held}", "reduce one of them first")
-        factor = a.held or b.held
+        factor = factors[0] or factors[1]
         if factor is not None:
             if factor.pool is not Pool.SUM:
                 raise SumError("UnreducedShard", f"multiplies {factor}", "reduce it before this stage")
@@ -336,7 +333,7 @@ class _Walk:
         rows = [replace(c, axis=0) for c in a.along if c.axis == 0]
         columns = [replace(c, axis=1) for c in b.along if c.axis == (0 if op.b_transposed else 1)]
         left = tuple(_fewer(c, op.contraction_blocks) for c in (*rows, *columns))
-        return Content(left, whole(held), next(filter(None, doubts), ""))
+        return Content(left, held, next(filter(None, doubts), ""))
 
 
 def block_axes(box: Sequence[int], block: Sequence[int]) -> dict[int, int]:
@@ -420,15 +417,13 @@ def _reduce(op: Reduce, content: Content) -> Content:
         if held is not None and held_along is not None:
             doubt = doubt or "a fold runs over several axes that are cut over ranks"
         held, doubt = held or held_along, doubt or doubt_along
-    if content.held is not None:
-        if content.held.pool is not op.pool:
-            raise SumError(
-                "UnreducedShard", f"takes the {op.pool.value} of {content.held}", "reduce it before this stage"
-            )
+    if (there := lacking(content.held)) is not None:
+        if there.pool is not op.pool:
+            raise SumError("UnreducedShard", f"takes the {op.pool.value} of {there}", "reduce it before this stage")
         doubt = doubt or ("a fold of a partial runs over an axis that is cut over ranks" if held is not None else "")
-        held = content.held
+        held = there
     left = [c for c in content.along if c.axis not in op.axes and not (op.blocks > 1 and c.from_blocks < op.blocks)]
-    return Content(tuple(_fewer(c, op.blocks) for c in left), whole(held), content.doubt or doubt)
+    return Content(tuple(_fewer(c, op.blocks) for c in left), held, content.doubt or doubt)
 
 
 def _permuted(graph: Graph, stage: Stage, op: Permute, content: Content) -> Content:
