@@ -6,9 +6,21 @@ from meshwright.ir.expression import Operand, Unary, UnaryOp
 from meshwright.ir.formats import ElementType
 from meshwright.ir.ids import ChipId
 from meshwright.ir.operation import Generic, Matmul, Permute, Reduce, Unit, combine
-from meshwright.ir.pattern import Affine, Gather
+from meshwright.ir.pattern import Affine, Gather, Loop
 from meshwright.ir.pool import Pool
-from meshwright.ir.records import AllReduce, Site
+from meshwright.ir.records import AllReduce, Scalar, Site
+from meshwright.ir.scalar import (
+    Arithmetic,
+    Choose,
+    Number,
+    ReadElement,
+    Register,
+    Repeat,
+    ScalarBody,
+    ScalarOp,
+    SetRegister,
+    WriteElement,
+)
 from meshwright.ir.spec import COPIED, Spec
 
 F32, I32 = ElementType.F32, ElementType.I32
@@ -198,6 +210,42 @@ def over_a_grid(specs=(COPIED, COPIED), grid=(1, 1), result=(COPIED, COPIED), tw
     for chip in chips:
         factor = 4.0 if twice and chip == 0 else 3.0
         make.write(y, make.each(SAME * factor, make.read(x, block, chip)))
+    return make.graph()
+
+
+def updated(row):
+    """x [1, 3] is stored to a row of a cache [4, 3], and y is its first row."""
+    make = Builder()
+    x, cache, y = (make.tensor(name, (n, 3), F32, (0,)) for name, n in (("x", 1), ("cache", 4), ("y", 1)))
+    make.write(y, make.read(cache, (1, 3), 0))
+    make.store(cache, Affine((row, 0), (1, 3)), make.read(x, (1, 3), 0))
+    return make.graph()
+
+
+def largest(by_program, start=0):
+    """The largest of each row of x [6, 5] and its position, by a scalar program or a fold; `start`: searched from."""
+    make = Builder()
+    x = make.tensor("x", (6, 5), F32, (0,))
+    outs = [make.fifo(site(0), (1, 1), F32), make.fifo(site(0), (1, 1), I32)]
+    row = make.fifo(site(0), (1, 5), F32)
+    make.load(x, Affine((0, 0), (1, 5), (Loop(6, (1, 0)),)), row)
+    if by_program:
+        best, at, turn, value = (Register(i) for i in range(4))
+        position = Arithmetic(ScalarOp.ADD, turn, Number(start))
+        larger = Arithmetic(ScalarOp.LESS, best, value)
+        body = (
+            ReadElement(3, 0, position),
+            SetRegister(1, Choose(larger, position, at)),
+            SetRegister(0, Choose(larger, value, best)),
+        )
+        first = (ReadElement(0, 0, Number(start)), SetRegister(1, Number(start)))
+        last = (WriteElement(0, Number(0), best), WriteElement(1, Number(0), at))
+        make.stage(Scalar(ScalarBody(4, (*first, Repeat(2, 5 - start, body), *last))), (row,), outs)
+    else:
+        make.compute(Reduce(Pool.ARGMAX, (1,)), (row,), outs)
+    for name, out in zip(("largest", "position"), outs, strict=True):
+        result = make.tensor(name, (6, 1), F32 if name == "largest" else I32, (0,))
+        make.store(result, Affine((0, 0), (1, 1), (Loop(6, (1, 0)),)), out)
     return make.graph()
 
 

@@ -11,7 +11,18 @@ from meshwright.ir.expression import Operand
 from meshwright.ir.pool import Pool
 from meshwright.ir.spec import COPIED, PARTIAL, Spec
 
-from .split_graphs import copied_over, elementwise, embedding, exp2, over_a_grid, product, softmax, transposed
+from .split_graphs import (
+    copied_over,
+    elementwise,
+    embedding,
+    exp2,
+    largest,
+    over_a_grid,
+    product,
+    softmax,
+    transposed,
+    updated,
+)
 
 A, B = Operand(0), Operand(1)
 PARTIAL_MAX, PARTIAL_PROD = Spec(partial=Pool.MAX), Spec(partial=Pool.PROD)
@@ -277,6 +288,22 @@ def test_positions_are_drawn_from_the_gathered_axis_or_as_stated():
     assert not same_function(wrong, embedding()).held
     with pytest.raises(EvaluationError, match=r"indices=\{'ids': \(3, 3\)\}: there is no whole number in it"):
         same_function(wrong, embedding(), indices={"ids": (3, 3)})
+
+
+def test_what_is_updated_in_place_is_input_and_output():
+    graph, wrong = updated(row=2), updated(row=1)
+    assert same_function(graph, graph, updated=["cache"]).held
+    found = same_function(wrong, graph, updated=["cache"])
+    assert found.witness is not None
+    assert (found.verdict, found.witness.output) == ("broken", "cache")
+    with pytest.raises(GraphError, match="updated='x': the reference doesn't store that; it stores 'cache', 'y'"):
+        same_function(graph, graph, updated=["x"])
+
+
+def test_a_scalar_program_that_finds_the_largest_is_an_argmax():
+    assert same_function(largest(by_program=True), largest(by_program=False)).held
+    found = same_function(largest(by_program=True, start=1), largest(by_program=False))
+    assert found.verdict == "broken"
 
 
 def test_partial_inputs_in_other_pools_fold_into_the_value():

@@ -94,19 +94,21 @@ def same_function(
     seed: int = 0,
     names: Mapping[str, str] | None = None,
     indices: Mapping[str, tuple[int, int]] | None = None,
+    updated: Sequence[str] = (),
 ) -> SameFunction:
     """Whether `graph` computes the same outputs from the same inputs as `reference`, however either is split.
 
     Both are evaluated on random integers modulo 2^61 - 1. Tensors are matched by name: `names` gives the graph's name
     for those of the reference that are called something else. indices: for an input of whole numbers the lowest and
-    one past the highest; by default all positions of the axis that a gather looks up with it.
+    one past the highest; by default all positions of the axis that a gather looks up with it. updated: the reference's
+    names of tensors that are input and output in one, such as a cache of which a part is stored anew.
 
     Raises `GraphError` where inputs or outputs don't match in name or shape, and `EvaluationError` where a graph
     can't be evaluated or a range of whole numbers is neither stated nor derivable.
     """
     if rounds < 1:
         raise EvaluationError(f"rounds={rounds}: nothing is compared; at least 1 is needed")
-    pair = _Pair(graph, reference, dict(names or {}))
+    pair = _Pair(graph, reference, dict(names or {}), updated)
     ranges = ranges_of(pair.inputs, indices or {}, reference, graph, pair.names)
     constants = tuple(sorted({*_constants(graph), *_constants(reference)}))
     degrees = degrees_of(graph), degrees_of(reference)
@@ -151,13 +153,19 @@ def _differing(
 class _Pair:
     """Two graphs, matched by name."""
 
-    def __init__(self, graph: Graph, reference: Graph, names: dict[str, str]) -> None:
+    def __init__(self, graph: Graph, reference: Graph, names: dict[str, str], updated: Sequence[str]) -> None:
         self.graph, self.reference, self.names = graph, reference, names
         for name, here in names.items():
             if not any(t.name == here for t in graph.tensors):
                 raise GraphError(f"names={{{name!r}: {here!r}}}: the graph has no tensor {here!r}")
-        self.inputs = {reference.tensors[t].name: reference.tensors[t] for t in reference.inputs()}
-        self.outputs = tuple(reference.tensors[t].name for t in reference.outputs())
+        stored = {reference.tensors[t].name for t in reference.stored()}
+        for name in updated:
+            if name not in stored:
+                raise GraphError(f"updated={name!r}: the reference doesn't store that; it stores {_quoted(stored)}")
+        given = {*reference.inputs(), *map(reference.tensor_id, updated)}
+        self.inputs = {reference.tensors[t].name: reference.tensors[t] for t in sorted(given)}
+        made = {*reference.outputs(), *map(reference.tensor_id, updated)}
+        self.outputs = tuple(reference.tensors[t].name for t in sorted(made))
         self._match()
 
     def _here(self, name: str) -> str:
@@ -168,16 +176,16 @@ class _Pair:
         extra = [self.graph.tensors[t].name for t in self.graph.inputs() if self.graph.tensors[t].name not in known]
         if extra:
             raise GraphError(
-                f"the graph reads {', '.join(map(repr, extra))}, which the reference doesn't "
-                f"(it reads {', '.join(map(repr, self.inputs)) or 'nothing'}); where only names differ, say "
+                f"the graph reads {_quoted(extra)}, which the reference doesn't (it reads "
+                f"{_quoted(self.inputs)}); where only names differ, say "
                 "names={name in the reference: name in the graph}"
             )
         stored = {self.graph.tensors[t].name for t in self.graph.stored()}
         missing = [name for name in self.outputs if self._here(name) not in stored]
         if missing or not self.outputs:
             raise GraphError(
-                f"the reference makes {', '.join(map(repr, missing or self.outputs)) or 'no output'}, which the graph "
-                f"doesn't (it stores {', '.join(map(repr, sorted(stored))) or 'nothing'}); where only names differ, "
+                f"the reference makes {_quoted(missing)}, which the graph doesn't (it stores "
+                f"{_quoted(stored)}); where only names differ, "
                 "say names={name in the reference: name in the graph}"
             )
         present = {t.name: t for t in self.graph.tensors}
@@ -191,7 +199,8 @@ class _Pair:
 
     def expected(self, system: System, inputs: Inputs) -> dict[str, Array]:
         """Whole outputs by the reference; `EvaluationError` where its copies contradict each other."""
-        made = evaluate(self.reference, split_inputs(system, self.reference, inputs, {}), system.arithmetic)
+        given = split_inputs(system, self.reference, inputs, {})
+        made = evaluate(self.reference, given, system.arithmetic, self.outputs)
         wholes: dict[str, Array] = {}
         for name in self.outputs:
             tensor = tensor_named(self.reference, name)
@@ -235,6 +244,10 @@ class _Pair:
                     index = tuple(map(int, at))
                     witness = Witness(system.seed, name, rank, index, int(piece[index]), int(wanted[index]))
         return witness, outputs
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, sorted(names))) or "nothing"
 
 
 def _how(tensor: Tensor) -> str:
