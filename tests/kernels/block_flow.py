@@ -1,8 +1,8 @@
 """Runs a graph block by block within the depths of its FIFOs: who fires, and whether all finish.
 
-A stage takes one block from each input at a time, a Matmul its bias with the last pair; it puts its result when the last
-block of a fold has come and there is room. A multicast puts a block when every receiver has room for it. Accumulators and
-Permutes don't occur in these graphs.
+A stage takes one block from each input at a time, a Matmul its bias with the last pair; it puts its result when the
+last block of a fold has come and there is room. A multicast puts a block when every receiver has room for it.
+Accumulators and Permutes don't occur in these graphs.
 """
 
 from collections import Counter, defaultdict
