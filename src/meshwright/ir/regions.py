@@ -184,16 +184,15 @@ def uncovered(whole: Sequence[Product], cover: Sequence[Product]) -> list[tuple[
 
 def _gap(product: Product, cover: Sequence[Product]) -> list[tuple[int, int]] | None:
     classes: list[NDArray[np.bool_]] = []
-    members: list[list[NDArray[np.int64]]] = []
+    members: list[list[tuple[int, int]]] = []
     for axis, at in enumerate(product.positions):
         if len(at) * max(len(cover), 1) > MOST_CELLS:
             raise RegionError(f"{len(cover)} accesses along an axis of {len(at)} positions")
-        touched = np.array([np.isin(at, c.positions[axis]) for c in cover], dtype=np.bool_).reshape(len(cover), len(at))
-        kinds, which = np.unique(touched, axis=1, return_inverse=True)
+        kinds, ranges = _told_apart(at, [c.positions[axis] for c in cover])
         classes.append(kinds)
-        members.append([at[which.reshape(-1) == k] for k in range(kinds.shape[1])])
+        members.append(ranges)
     extents = [kinds.shape[1] for kinds in classes]
-    if math.prod(extents) * max(len(cover), 1) > MOST_CELLS * 4 or math.prod(extents) > MOST_CELLS:
+    if math.prod(extents) * max(len(cover), 1) > MOST_CELLS:
         raise RegionError(f"{len(cover)} accesses that cut each other into {math.prod(extents)} pieces")
     covered = np.zeros(extents, dtype=np.bool_)
     for number in range(len(cover)):
@@ -204,7 +203,26 @@ def _gap(product: Product, cover: Sequence[Product]) -> list[tuple[int, int]] | 
     if covered.all():
         return None
     cell = np.unravel_index(int(np.argmin(covered)), covered.shape)
-    return [(int(m[i][0]), int(m[i][-1]) + 1) for m, i in zip(members, map(int, cell), strict=True)]
+    return [ranges[int(i)] for ranges, i in zip(members, cell, strict=True)]
+
+
+def _told_apart(
+    at: NDArray[np.int64], cover: Sequence[NDArray[np.int64]]
+) -> tuple[NDArray[np.bool_], list[tuple[int, int]]]:
+    """The kinds of positions there are, told apart by who touches them: [cover, kinds], and a range of each kind."""
+    touched = np.zeros((len(cover), len(at)), dtype=np.bool_)
+    for number, positions in enumerate(cover):
+        touched[number] = _among(at, positions)
+    starts = np.concatenate(([0], np.flatnonzero((touched[:, 1:] != touched[:, :-1]).any(axis=0)) + 1))
+    kinds, first = np.unique(touched[:, starts], axis=1, return_index=True)
+    stops = np.append(starts[1:], len(at))
+    return kinds, [(int(at[starts[i]]), int(at[stops[i] - 1]) + 1) for i in first]
+
+
+def _among(at: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+    if len(positions) and len(positions) == positions[-1] - positions[0] + 1:
+        return (at >= positions[0]) & (at <= positions[-1])
+    return np.isin(at, positions, assume_unique=True)
 
 
 def everything(shape: tuple[int, ...]) -> Product:
