@@ -7,9 +7,10 @@ stored is, to the bit, what the graph means in `KtpuArithmetic`.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -19,7 +20,7 @@ from meshwright.ir.graph import Graph
 from meshwright.ir.ids import StageId, TensorId
 from meshwright.ir.records import Site
 from meshwright.machine import MachineSpec
-from meshwright.targets.ktpu.emit_vector_code import Counter, Keeping, Operation, Row, without_the_unused
+from meshwright.targets.ktpu.emit_vector_code import Counter, Keeping, Operation, Place, Row, Value, without_the_unused
 from meshwright.targets.ktpu.emit_vector_layout import (
     LANES,
     VECTOR,
@@ -30,9 +31,10 @@ from meshwright.targets.ktpu.emit_vector_layout import (
     padded_rows,
     regions,
     row_major,
+    runs,
 )
 from meshwright.targets.ktpu.emit_vector_registers import L1_WALKER, Assembly, OutOfRegistersError
-from meshwright.targets.ktpu.emit_vector_stages import Chain, chains_at
+from meshwright.targets.ktpu.emit_vector_stages import Chain, Move, chains_at, refusal
 from meshwright.targets.ktpu.isa import vector as isa
 from meshwright.targets.ktpu.isa.payload import Desc, Imem, Payload, Run
 from meshwright.targets.ktpu.isa.program import Program
@@ -41,6 +43,7 @@ from meshwright.targets.ktpu.isa.vector import encode_code
 __all__ = ["Placed", "VectorTask", "emit_vector", "padded_rows", "row_major"]
 
 DIMENSIONS: Final = 4
+VALUE_BYTES: Final = 2
 _STRIDE_BITS: Final = 18
 _SCRATCH: Final = VECTOR // LANES
 """L1 words through which a vector is rounded to f16."""
@@ -72,29 +75,42 @@ def emit_vector(
     """
     tasks: list[VectorTask] = []
     for chain in chains_at(graph, site):
-        emission = _Emission(graph, chain, machine)
-        program = Program("VC", tuple(emission.payloads(where)))
+        program = Program("VC", tuple(_Emission(graph, chain, machine, where).payloads()))
         after = tuple(sorted(e.before for e in graph.precedences if e.after in chain.stages))
         tasks.append(VectorTask(site, chain.stages, after, program))
     return tuple(tasks)
 
 
+class _Rows(Struct, frozen=True):
+    """How one load or store has its rows in L1.
+
+    moving: along which row axes it has rows of its own. kind: whole rows; or one element a row, each in a word of its
+    own or 16 in a word.
+    """
+
+    moving: tuple[bool, ...]
+    kind: Literal["whole", "apart", "packed"]
+
+
 class _Shape(Struct, frozen=True):
-    """What the code of a run depends on: rows along each axis, elements of a row, and what is broadcast along which."""
+    """What the code of a run depends on: rows along each axis, elements of a row, and how each move has them."""
 
     rows: tuple[int, ...]
     length: int
-    moving: tuple[tuple[bool, ...], ...]
-    """For each load, and then each store: along which row axes it has rows of its own."""
+    moves: tuple[_Rows, ...]
 
     def count(self, move: int) -> int:
         """Rows that a load or store has."""
-        return math.prod(size for size, moves in zip(self.rows, self.moving[move], strict=True) if moves)
+        return math.prod(size for size, moves in zip(self.rows, self.moves[move].moving, strict=True) if moves)
+
+    def of(self, rows: tuple[int, ...]) -> _Shape:
+        """The same with other numbers of rows."""
+        return _Shape(rows, self.length, self.moves)
 
     def row(self, move: int, at: Sequence[int]) -> int:
         """Which of its rows a load or store has at `at`."""
         number = 0
-        for index, size, moves in zip(at, self.rows, self.moving[move], strict=True):
+        for index, size, moves in zip(at, self.rows, self.moves[move].moving, strict=True):
             if moves:
                 number = number * size + index
         return number
@@ -107,14 +123,16 @@ class _TooLargeError(Exception):
 class _Emission:
     """The payloads of one chain."""
 
-    def __init__(self, graph: Graph, chain: Chain, machine: MachineSpec) -> None:
+    def __init__(
+        self, graph: Graph, chain: Chain, machine: MachineSpec, where: Mapping[tuple[TensorId, int], Placed]
+    ) -> None:
         self.graph = graph
+        self.where = where
         self.chain = chain
         self.core = machine.vector_core
         self.moves = (*chain.loads, *chain.stores)
         self._codes: dict[_Shape, tuple[int, ...]] = {}
-        self._groups: dict[tuple[tuple[int, ...], int, tuple[tuple[bool, ...], ...], tuple[bool, ...]], tuple[int, ...]]
-        self._groups = {}
+        self._groups: dict[tuple[_Shape, tuple[bool, ...]], tuple[int, ...]] = {}
         self._loaded: dict[_Shape, int] = {}
         self._free = 0
         self._descriptors: dict[tuple[int, int], int] = {}
@@ -128,14 +146,15 @@ class _Emission:
         stages = ", ".join(f"s{s}" for s in self.chain.stages)
         return PlacementError(f"stages {stages} can't be emitted for a vector core: {reason}")
 
-    def payloads(self, where: Mapping[tuple[TensorId, int], Placed]) -> Iterator[Payload]:
+    def payloads(self) -> Iterator[Payload]:
         """Code where it changes, descriptors where they change, and a RUN for each group of rows."""
         yield from self._describe(L1_WALKER, 0, [(1, 2 * VECTOR // LANES)])
-        for region in regions(self.graph, self.chain, where):
-            for part in region.parts(self._group(region)):
-                shape = _shape_of(part)
+        for region in regions(self.graph, self.chain, self.where):
+            whole = self._shape_of(region)
+            for part in region.parts(self._group(region, whole)):
+                shape = whole.of(part.rows)
                 yield from self._code_of(shape)
-                for number, view in enumerate((*part.loads, *part.stores)):
+                for number, view in enumerate(_views(part)):
                     yield from self._describe(1 + number, view.address, self._walk(number, view, shape))
                 yield Run(pc=self._loaded[shape])
 
@@ -166,62 +185,120 @@ class _Emission:
 
     # Groups of rows.
 
-    def _group(self, region: Region) -> tuple[int, ...]:
+    def _shape_of(self, region: Region) -> _Shape:
+        moves = tuple(
+            _Rows(_moving(view, region.rows), self._kind(move, view, region.rows))
+            for move, view in zip(self.moves, _views(region), strict=True)
+        )
+        return _Shape(region.rows, region.length, moves)
+
+    def _kind(self, move: Move, view: View, rows: tuple[int, ...]) -> Literal["whole", "apart", "packed"]:
+        if not view.single:
+            return "whole"
+        kind = _single(view, rows)
+        if kind is None or (kind == "apart" and view.size != VALUE_BYTES):
+            raise refusal(
+                move.stage,
+                f"it has one element a row, from byte {view.address:#x} on, {list(view.strides)} bytes apart; a core "
+                "takes f16 that follow each other from the beginning of a word on, or have a word each (padded_rows)",
+            )
+        if move in self.chain.stores and not self._has_room(move, view, rows, kind):
+            raise refusal(
+                move.stage,
+                "it has one element a row, and the store of the word that the last one is in would write over elements "
+                "that are not its own",
+            )
+        return kind
+
+    def _has_room(self, move: Move, view: View, rows: tuple[int, ...], kind: Literal["apart", "packed"]) -> bool:
+        placed, shape = self.where[TensorId(move.tensor), move.rank], self.graph.tensors[move.tensor].local
+        run, pitch = runs(shape, placed.strides)
+        if kind == "apart":
+            return run == 1 and (pitch is None or pitch >= LANES)
+        count = math.prod(size for size, moves in zip(rows, _moving(view, rows), strict=True) if moves)
+        at_end = view.address + count * view.size == placed.address + run * view.size
+        return count % LANES == 0 or (pitch is None and at_end)
+
+    def _group(self, region: Region, shape: _Shape) -> tuple[int, ...]:
         """Rows along each axis that one run works on: as many as fit."""
-        shape = _shape_of(region)
         # An axis that no descriptor can step along is walked by the host, a run for each row of it.
         long = tuple(
-            any(abs(view.strides[axis]) >= 1 << _STRIDE_BITS - 1 for view in (*region.loads, *region.stores))
+            any(abs(view.strides[axis]) >= 1 << _STRIDE_BITS - 1 for view in _views(region))
             for axis in range(len(region.rows))
         )
-        key = region.rows, region.length, shape.moving, long
+        key = shape, long
         if key not in self._groups:
-            self._groups[key] = self._largest(region, long)
+            self._groups[key] = self._largest(region, shape, long)
         return self._groups[key]
 
-    def _largest(self, region: Region, long: tuple[bool, ...]) -> tuple[int, ...]:
-        total = math.prod(region.rows)
-        least, most = 1, total
-        best = _split(region.rows, long, 1)
-        self._try(region, best, final=True)
-        # Rows cost much the same, so that what one and two take says how many fit; the bounds close in around that.
+    def _largest(self, region: Region, whole: _Shape, long: tuple[bool, ...]) -> tuple[int, ...]:
+        packed = tuple(
+            any(rows.moving[axis] for rows in whole.moves if rows.kind == "packed") for axis in range(len(region.rows))
+        )
+        least, most = 1, math.prod(region.rows)
+        best = _split(region.rows, long, packed, 1)
+        self._try(region, whole, best, final=True)
         while least < most:
             middle = min((least + most + 1) // 2, 2 * least)
-            shape = _split(region.rows, long, middle)
-            if self._try(region, shape):
-                least, best = middle, shape
+            rows = _split(region.rows, long, packed, middle)
+            if self._try(region, whole, rows):
+                least, best = middle, rows
             else:
                 most = middle - 1
         return best
 
-    def _try(self, region: Region, rows: tuple[int, ...], final: bool = False) -> bool:
-        part = region.part((0,) * len(rows), rows)
-        shape = _shape_of(part)
+    def _try(self, region: Region, whole: _Shape, rows: tuple[int, ...], final: bool = False) -> bool:
+        """Whether a run can work on that many rows; `final`: there is no smaller one."""
+        shape = whole.of(rows)
         try:
-            for number, view in enumerate((*part.loads, *part.stores)):
+            for number, view in enumerate(_views(region)):
                 self._walk(number, view, shape)
             self._words(shape)
         except _TooLargeError as error:
             if final:
-                raise self._refusal(f"a single row of {region.length} elements is too much: {error}") from None
+                count = math.prod(rows)
+                what = "a row" if count == 1 else f"a group of {count} rows, whose results share a word,"
+                raise self._refusal(f"{what} of {region.length} elements is too much for one run: {error}") from None
             return False
         return True
 
-    def _words_a_row(self, move: int, length: int) -> int:
-        buffer = self.graph.buffers[self.moves[move].buffer]
-        wide = buffer.format is ElementType.F32
-        return -(-length // LANES) * (2 if wide else 1)
+    def _wide(self, move: int) -> bool:
+        return self.graph.buffers[self.moves[move].buffer].format is ElementType.F32
+
+    def _place(self, move: int, base: int, shape: _Shape, at: Sequence[int]) -> Place:
+        """Where the row at `at` is in L1, for a load or store whose rows begin at word `base`."""
+        row, wide = shape.row(move, at), 2 if self._wide(move) else 1
+        match shape.moves[move].kind:
+            case "whole":
+                return Place(base + row * wide * -(-shape.length // LANES))
+            case "apart":
+                return Place(base + row, single=True)
+            case "packed":
+                return Place(base + row // LANES * wide, single=True, lane=row % LANES)
+
+    def _l1_words(self, move: int, shape: _Shape) -> int:
+        """Words that a load or store has in L1."""
+        count, wide = shape.count(move), 2 if self._wide(move) else 1
+        match shape.moves[move].kind:
+            case "whole":
+                return count * wide * -(-shape.length // LANES)
+            case "apart":
+                return count
+            case "packed":
+                return wide * -(-count // LANES)
 
     def _walk(self, number: int, view: View, shape: _Shape) -> list[tuple[int, int]]:
         """(stride, bound) of each dimension of the walk over a group's rows in memory."""
-        words = self._words_a_row(number, shape.length)
-        if words * shape.count(number) > self.core.walk_words:
-            raise _TooLargeError(f"a fill or drain of {words * shape.count(number)} words; {self.core.walk_words} fit")
-        dims = [(WORD, words)]
+        words, kind = self._l1_words(number, shape), shape.moves[number].kind
+        if words > self.core.walk_words:
+            raise _TooLargeError(f"a fill or drain of {words} words; {self.core.walk_words} fit")
+        if kind == "packed":
+            return [(WORD, words)]
+        dims = [(WORD, words // shape.count(number))]
         for size, stride, moves in zip(
-            reversed(shape.rows), reversed(view.strides), reversed(shape.moving[number]), strict=True
+            reversed(shape.rows), reversed(view.strides), reversed(shape.moves[number].moving), strict=True
         ):
-            if not moves:
+            if not moves or size == 1:
                 continue
             before = dims[-1]
             if stride == before[0] * before[1]:
@@ -244,7 +321,7 @@ class _Emission:
         used = 0
         for move in range(len(self.moves)):
             places.append(used)
-            used += self._words_a_row(move, shape.length) * shape.count(move)
+            used += self._l1_words(move, shape)
         reason: Exception | None = None
         for keeping in _KEEPINGS:
             try:
@@ -263,14 +340,15 @@ class _Emission:
 
     def _assembled(self, shape: _Shape, places: Sequence[int], scratch: int, keeping: Keeping) -> tuple[Assembly, bool]:
         counter = Counter()
+        packing: dict[int, Value] = {}
         operations: list[Operation] = []
-        # A register more or less shows in a single row; the assembly of all of them is then no surprise.
-        for at in _indices(shape.rows):
+        indices = list(itertools.product(*map(range, shape.rows)))
+        for at in reversed(indices) if any(rows.kind == "packed" for rows in shape.moves) else indices:
 
-            def place(move: int, at: tuple[int, ...] = at) -> int:
-                return places[move] + self._words_a_row(move, shape.length) * shape.row(move, at)
+            def place(move: int, at: tuple[int, ...] = at) -> Place:
+                return self._place(move, places[move], shape, at)
 
-            row = Row(self.graph, self.chain, shape.length, place, scratch, keeping, counter)
+            row = Row(self.graph, self.chain, shape.length, place, scratch, keeping, counter, packing)
             row.emit()
             operations += row.operations
         kept = without_the_unused(operations)
@@ -284,33 +362,43 @@ class _Emission:
         return [*fills, *assembly.preamble, isa.Barrier(), *assembly.body, *drains, isa.Halt()]
 
 
-def _shape_of(region: Region) -> _Shape:
-    views = (*region.loads, *region.stores)
-    moving = tuple(
-        tuple(stride != 0 and size > 1 for stride, size in zip(view.strides, region.rows, strict=True))
-        for view in views
-    )
-    return _Shape(region.rows, region.length, moving)
+def _views(region: Region) -> tuple[View, ...]:
+    return (*region.loads, *region.stores)
 
 
-def _split(rows: tuple[int, ...], long: tuple[bool, ...], count: int) -> tuple[int, ...]:
-    """At most `count` rows: whole axes from the last on, an even part of the next, single rows of the others."""
+def _single(view: View, rows: tuple[int, ...]) -> Literal["apart", "packed"] | None:
+    """How the one element a row lies in memory; None where no walk over words fits."""
+    moving = [at for at, moves in enumerate(_moving(view, rows)) if moves]
+    if view.address % WORD:
+        return None
+    if all(view.strides[at] % WORD == 0 for at in moving):
+        return "apart"
+    step = view.size
+    for at in reversed(moving):
+        if view.strides[at] != step:
+            return None
+        step *= rows[at]
+    return "packed"
+
+
+def _moving(view: View, rows: tuple[int, ...]) -> tuple[bool, ...]:
+    return tuple(stride != 0 and size > 1 for stride, size in zip(view.strides, rows, strict=True))
+
+
+def _split(rows: tuple[int, ...], long: tuple[bool, ...], packed: tuple[bool, ...], count: int) -> tuple[int, ...]:
+    """About `count` rows: whole axes from the last on, an even part of the next, single rows of the others.
+
+    long: axes that no walk can step along. packed: axes along which 16 rows share a word, which isn't divided.
+    """
     shape = [1] * len(rows)
+    inner = shared = 1
+    whole = True
     for axis in reversed(range(len(rows))):
-        if long[axis]:
-            continue
-        most = min(rows[axis], count)
-        shape[axis] = math.ceil(rows[axis] / math.ceil(rows[axis] / most))
-        count //= rows[axis]
-        if shape[axis] < rows[axis] or not count:
-            break
+        unit = LANES // math.gcd(LANES, shared) if packed[axis] else 1
+        most = min(rows[axis], max(count // inner, 1)) if whole and not long[axis] else 1
+        even = math.ceil(rows[axis] / math.ceil(rows[axis] / most))
+        shape[axis] = min(rows[axis], -(-even // unit) * unit)
+        inner *= shape[axis]
+        shared *= shape[axis] if packed[axis] else 1
+        whole = whole and (shape[axis] == rows[axis] or long[axis])
     return tuple(shape)
-
-
-def _indices(rows: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    if not rows:
-        yield ()
-        return
-    for first in range(rows[0]):
-        for rest in _indices(rows[1:]):
-            yield (first, *rest)

@@ -37,7 +37,8 @@ class Value(Struct, frozen=True):
 class Operation(Struct, frozen=True):
     """One step. `length`: the vector length that it needs.
 
-    op: a lane opcode; or load, store (of `offset` in L1), reduce (`pool`), spread (a scalar into a vector register).
+    op: a lane opcode; or load, store (of `offset` in L1), reduce (`pool`), spread (a scalar into a vector register),
+    shuffle (each chunk rotated), pick (element 0 into a scalar register).
     predicate: a compare writes it, any other opcode is masked by it, `when` it is set or clear. partial: the
     destination keeps elements that it had.
     """
@@ -61,6 +62,17 @@ _ZERO: Final = Value("constant", 0)
 
 Keeping = Literal["all", "folds", "nothing"]
 """What stays in registers until its last use: every value; every value up to the next fold; statistics only."""
+
+
+class Place(Struct, frozen=True):
+    """Where a row of a load or store is in L1: its first word; of a single element also its position in the word.
+
+    lane: None where a whole row is meant, or where the element has a word of its own.
+    """
+
+    word: int
+    single: bool = False
+    lane: int | None = None
 
 
 class Counter:
@@ -89,8 +101,8 @@ class Counter:
 class Row:
     """The code of one row of a chain.
 
-    length: elements. places: for each load and store buffer the first L1 word of the row. scratch: L1 words through
-    which values are rounded to f16.
+    length: elements. places: for each load and store where the row is in L1. scratch: L1 words through which
+    values are rounded to f16. packing: words that are being put together of one element a row; rows come last to first.
     """
 
     def __init__(
@@ -98,10 +110,11 @@ class Row:
         graph: Graph,
         chain: Chain,
         length: int,
-        places: Callable[[int], int],
+        places: Callable[[int], Place],
         scratch: int,
         keeping: Keeping,
         counter: Counter,
+        packing: dict[int, Value],
     ) -> None:
         self.operations: list[Operation] = []
         self._graph = graph
@@ -111,6 +124,7 @@ class Row:
         self._scratch = scratch
         self._keeping = keeping
         self._counter = counter
+        self._packing = packing
         self._pieces = -(-length // VECTOR)
         self._loads = {move.buffer: number for number, move in enumerate(chain.loads)}
         self._makers: dict[BufferId, Stage] = {b: graph.stages[s] for s in chain.computes for b in graph.stages[s].outs}
@@ -121,13 +135,29 @@ class Row:
     def emit(self) -> None:
         """Adds everything that ends in a store."""
         for number, move in enumerate(self._chain.stores):
-            if not self._is_vector(move.buffer):
-                raise refusal(move.stage, "it stores one number a row; a core would have to gather them into words")
+            place = self._places(len(self._chain.loads) + number)
+            if place.single:
+                self._store_single(self._scalar(move.buffer), place)
+                continue
             for piece in range(self._pieces):
-                value = self._get(move.buffer, piece, rounded=False)
-                value = self._in_vector(value, piece)
-                offset = self._places(len(self._chain.loads) + number) + piece * VECTOR // LANES
+                value = self._in_vector(self._get(move.buffer, piece, rounded=False), piece)
+                offset = place.word + piece * VECTOR // LANES
                 self._add(Operation("store", self._whole(piece), None, (value,), offset=offset))
+
+    def _store_single(self, value: Value, place: Place) -> None:
+        """One number of this row: into a word of its own, or into that of 16 rows, from the last of them down.
+
+        A vector of n elements writes the first n: each row overwrites what the rows after it put below them.
+        """
+        lane = place.lane
+        target = self._packing.get(place.word)
+        if lane is None or target is None:
+            target = self._copied(value, LANES)
+        else:
+            self._copied(value, lane + 1, target)
+        self._packing[place.word] = target
+        if not lane:
+            self._add(Operation("store", LANES, None, (self._packing.pop(place.word),), offset=place.word))
 
     def _add(self, operation: Operation) -> None:
         self.operations.append(operation)
@@ -142,8 +172,13 @@ class Row:
 
     def _is_vector(self, buffer: BufferId) -> bool:
         """Whether a buffer has a whole row; otherwise it has one number for each row."""
-        block = self._graph.buffers[buffer].block
-        return not self._chain.folded or any(block[a] > 1 for a in self._chain.folded)
+        if buffer in self._loads:
+            return not self._places(self._loads[buffer]).single
+        if self._chain.folded:
+            block = self._graph.buffers[buffer].block
+            return any(block[a] > 1 for a in self._chain.folded)
+        ins = self._makers[buffer].ins
+        return not ins or any(self._is_vector(taken) for taken in ins)
 
     def _get(self, buffer: BufferId, piece: int, *, rounded: bool = True) -> Value:
         """Where a piece of a buffer's row is; computes it where it isn't anywhere. rounded: as the buffer holds it."""
@@ -172,7 +207,7 @@ class Row:
         wide = self._graph.buffers[buffer].format is ElementType.F32
         words = VECTOR // LANES * (2 if wide else 1)
         target = self._counter.vector()
-        offset = self._places(number) + piece * words
+        offset = self._places(number).word + piece * words
         self._add(Operation("load", self._whole(piece), target, offset=offset, wide=wide))
         return target
 
@@ -253,6 +288,9 @@ class Row:
     def _scalar(self, buffer: BufferId) -> Value:
         if buffer in self._scalars:
             return self._scalars[buffer]
+        if buffer in self._loads:
+            self._scalars[buffer] = self._picked(buffer)
+            return self._scalars[buffer]
         stage = self._makers[buffer]
         if isinstance(stage.kind, Compute) and isinstance(stage.kind.op, Reduce):
             results = [self._fold(stage.kind.op.pool, stage.ins[0])]
@@ -262,9 +300,24 @@ class Row:
             self._scalars[out] = self._statistic(out, value)
         return self._scalars[buffer]
 
+    def _picked(self, buffer: BufferId) -> Value:
+        """The one element that a load has for this row."""
+        place = self._places(self._loads[buffer])
+        word, result = self._counter.vector(), self._counter.scalar()
+        wide = self._graph.buffers[buffer].format is ElementType.F32
+        self._add(Operation("load", LANES, word, offset=place.word, wide=wide))
+        if place.lane:
+            turned = self._counter.vector()
+            self._add(Operation("shuffle", LANES, turned, (word, Value("constant", place.lane))))
+            word = turned
+        self._add(Operation("pick", LANES, result, (word,)))
+        return result
+
     def _statistic(self, buffer: BufferId, value: Value) -> Value:
         """A statistic as its FIFO holds it."""
         format = self._graph.buffers[buffer].format
+        if not any(buffer in self._graph.stages[s].ins for s in self._chain.computes):
+            return value
         if format is ElementType.F16:
             return self._through_half(self._in_vector(value, 0), self._whole(0))
         if format is not ElementType.E8M15:

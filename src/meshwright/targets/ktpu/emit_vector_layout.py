@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from meshwright.ir.graph import Graph
@@ -49,10 +50,15 @@ def _placed(address: int, shape: Sequence[int], multiple: int) -> Placed:
 
 
 class View(Struct, frozen=True):
-    """One operand or result of a region: byte address of its first row, and bytes between rows along each row axis."""
+    """One operand or result of a region: byte address of its first row, and bytes between rows along each row axis.
+
+    single: it has one element a row, of `size` bytes.
+    """
 
     address: int
     strides: tuple[int, ...]
+    size: int
+    single: bool = False
 
 
 class Region(Struct, frozen=True):
@@ -67,7 +73,8 @@ class Region(Struct, frozen=True):
         """The rows from `origin` on."""
 
         def moved(view: View) -> View:
-            return View(view.address + sum(o * s for o, s in zip(origin, view.strides, strict=True)), view.strides)
+            address = view.address + sum(o * s for o, s in zip(origin, view.strides, strict=True))
+            return msgspec.structs.replace(view, address=address)
 
         return Region(self.length, shape, tuple(map(moved, self.loads)), tuple(map(moved, self.stores)))
 
@@ -79,6 +86,54 @@ class Region(Struct, frozen=True):
             yield self.part(origin, tuple(min(step, size - at) for at, size, step in sizes))
 
 
+def joined(found: Sequence[Region]) -> list[Region]:
+    """The same rows in fewer regions: those that are alike and evenly apart become one with another row axis."""
+    alike: dict[Region, list[Region]] = {}
+    for region in found:
+        alike.setdefault(_at_zero(region), []).append(region)
+    made = [region for group in alike.values() for region in _evenly_apart(group)]
+    return made if len(made) == len(found) else joined(made)
+
+
+def _views(region: Region) -> tuple[View, ...]:
+    return (*region.loads, *region.stores)
+
+
+def _at_zero(region: Region) -> Region:
+    def moved(views: tuple[View, ...]) -> tuple[View, ...]:
+        return tuple(msgspec.structs.replace(view, address=0) for view in views)
+
+    return Region(region.length, region.rows, moved(region.loads), moved(region.stores))
+
+
+def _evenly_apart(group: Sequence[Region]) -> Iterator[Region]:
+    start = 0
+    while start < len(group):
+        first, stop = group[start], start + 1
+        steps = _steps(first, group[stop]) if stop < len(group) else ()
+        while stop < len(group) and _steps(group[stop - 1], group[stop]) == steps:
+            stop += 1
+        yield _with_axis(first, stop - start, steps) if stop > start + 1 else first
+        start = stop
+
+
+def _steps(before: Region, after: Region) -> tuple[int, ...]:
+    return tuple(b.address - a.address for a, b in zip(_views(before), _views(after), strict=True))
+
+
+def _with_axis(region: Region, count: int, steps: tuple[int, ...]) -> Region:
+    """`count` of the region, `steps` bytes apart."""
+    views = _views(region)
+    rows = region.rows
+    on = bool(rows) and all(step == view.strides[0] * rows[0] for step, view in zip(steps, views, strict=True))
+    made = [
+        view if on else msgspec.structs.replace(view, strides=(step, *view.strides))
+        for step, view in zip(steps, views, strict=True)
+    ]
+    shape = (rows[0] * count, *rows[1:]) if on else (count, *rows)
+    return Region(region.length, shape, tuple(made[: len(region.loads)]), tuple(made[len(region.loads) :]))
+
+
 class _Axis(Struct, frozen=True):
     """An axis of a block: elements inside the tensors, and the stride in elements of each load and store."""
 
@@ -86,13 +141,15 @@ class _Axis(Struct, frozen=True):
     strides: tuple[int, ...]
 
 
-def regions(graph: Graph, chain: Chain, where: Mapping[tuple[TensorId, int], Placed]) -> Iterator[Region]:
-    """The regions of every block of the chain, in order.
+def regions(graph: Graph, chain: Chain, where: Mapping[tuple[TensorId, int], Placed]) -> list[Region]:
+    """Regions that cover every block of the chain; rows don't depend on each other, so those of several blocks join.
 
     Raises `PlacementError` for elements that no walk over whole words reaches.
     """
+    found: list[Region] = []
     for block in range(chain.stores[0].num_blocks):
-        yield from _block(_Block(graph, chain, where, block))
+        found += _block(_Block(graph, chain, where, block))
+    return joined(found)
 
 
 class _Block(Struct, frozen=True):
@@ -170,16 +227,17 @@ def _block(block: _Block) -> Iterator[Region]:
     inner = _inner(block, axes)
     length = math.prod(axis.size for axis in axes[inner:])
     outer = _merged(axes[:inner])
+    single = tuple(_still(axes[inner:], number) for number in range(len(block.moves)))
     for number, move in enumerate(block.moves):
-        _require_flat(block, move, number, axes[inner:])
+        _require_flat(move, number, axes[inner:])
     if chain.folded or length <= VECTOR:
-        yield _region(block, outer, length, 0)
+        yield _region(block, outer, single, length, 0)
         return
     whole = length // VECTOR
-    along = _Axis(whole, (VECTOR,) * len(block.moves))
-    yield _region(block, _merged([*outer, along]), VECTOR, 0)
+    along = _Axis(whole, tuple(0 if one else VECTOR for one in single))
+    yield _region(block, _merged([*outer, along]), single, VECTOR, 0)
     if rest := length % VECTOR:
-        yield _region(block, outer, rest, whole * VECTOR)
+        yield _region(block, outer, single, rest, whole * VECTOR)
 
 
 def _inner(block: _Block, axes: Sequence[_Axis]) -> int:
@@ -187,9 +245,18 @@ def _inner(block: _Block, axes: Sequence[_Axis]) -> int:
     if block.chain.folded:
         return len(axes) - len(block.chain.folded)
     first = len(axes)
-    while first and all(_flat(axes[first - 1 :], number) for number in range(len(block.moves))):
+    while first and all(_reachable(axes[first - 1 :], number) for number in range(len(block.moves))):
         first -= 1
     return min(first, max(len(axes) - 1, 0))
+
+
+def _reachable(axes: Sequence[_Axis], number: int) -> bool:
+    return _flat(axes, number) or _still(axes, number)
+
+
+def _still(axes: Sequence[_Axis], number: int) -> bool:
+    """Whether it is the same element along all of these axes."""
+    return bool(axes) and all(axis.strides[number] == 0 for axis in axes)
 
 
 def _flat(axes: Sequence[_Axis], number: int) -> bool:
@@ -202,11 +269,9 @@ def _flat(axes: Sequence[_Axis], number: int) -> bool:
     return True
 
 
-def _require_flat(block: _Block, move: Move, number: int, inner: Sequence[_Axis]) -> None:
-    if _flat(inner, number):
+def _require_flat(move: Move, number: int, inner: Sequence[_Axis]) -> None:
+    if _reachable(inner, number):
         return
-    if all(axis.strides[number] == 0 for axis in inner):
-        raise refusal(move.stage, "it has one element for each row; a core would have to pick it out of a word")
     raise refusal(
         move.stage,
         f"elements of a row are {inner[-1].strides[number]} apart in memory, or with gaps; a core moves words of 16",
@@ -225,12 +290,15 @@ def _merged(axes: Sequence[_Axis]) -> list[_Axis]:
     return merged
 
 
-def _region(block: _Block, rows: Sequence[_Axis], length: int, start: int) -> Region:
+def _region(block: _Block, rows: Sequence[_Axis], single: tuple[bool, ...], length: int, start: int) -> Region:
     views: list[View] = []
     for number, move in enumerate(block.moves):
         size = block.bytes_of(move)
-        address = block.first(move) + start * size
+        address = block.first(move) + (0 if single[number] else start * size)
         strides = tuple(axis.strides[number] * size for axis in rows)
+        views.append(View(address, strides, size, single[number]))
+        if single[number]:
+            continue
         for what, value in (("begins at byte", address), *(("steps by bytes", stride) for stride in strides)):
             if value % WORD:
                 raise refusal(
@@ -238,9 +306,9 @@ def _region(block: _Block, rows: Sequence[_Axis], length: int, start: int) -> Re
                     f"a row of block {block.number} {what} {value:#x}, no multiple of a word's {WORD}; padded_rows "
                     "places rows so that each begins at a word",
                 )
-        views.append(View(address, strides))
     for number, move in enumerate(block.chain.stores, len(block.chain.loads)):
-        _require_room(block, move, length, start, tuple(axis.strides[number] for axis in rows))
+        if not single[number]:
+            _require_room(block, move, length, start, tuple(axis.strides[number] for axis in rows))
     loads = len(block.chain.loads)
     return Region(length, tuple(axis.size for axis in rows), tuple(views[:loads]), tuple(views[loads:]))
 
@@ -251,7 +319,7 @@ def _require_room(block: _Block, move: Move, length: int, start: int, strides: t
     if not beyond:
         return
     placed = block.placed(move)
-    run, pitch = _run(block.graph.tensors[move.tensor].local, placed.strides)
+    run, pitch = runs(block.graph.tensors[move.tensor].local, placed.strides)
     first = (block.first(move) - placed.address) // block.bytes_of(move) + start
     if pitch is None:
         free = not strides and first + length == run
@@ -265,7 +333,7 @@ def _require_room(block: _Block, move: Move, length: int, start: int, strides: t
         )
 
 
-def _run(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int | None]:
+def runs(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int | None]:
     """How many elements of a piece follow each other, and how far apart such runs begin; None for a single run."""
     run = 1
     for size, stride in sorted(zip(shape, strides, strict=True), key=lambda pair: pair[1]):

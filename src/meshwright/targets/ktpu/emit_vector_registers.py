@@ -20,6 +20,8 @@ _CONSTANTS: Final = {0x000000: 0, 0x3F8000: 1, 0xBF8000: 2}
 """The words that K0 to K2 hold."""
 _TRANSIENT: Final = 3
 """Scalar registers for constants that have none of their own: an operation has at most three operands."""
+SCALAR_ONLY: Final = frozenset({"spread", "shuffle"})
+"""Operations whose constant operand has to be in a scalar register."""
 _LONG: Final = 64
 _MNEMONICS: Final = {"lt": "VCMPLT", "gt": "VCMPGT", "eq": "VCMPEQ"}
 
@@ -74,14 +76,18 @@ def _statistics(operations: Sequence[Operation]) -> int:
     return pool.most
 
 
-def _constants(operations: Sequence[Operation]) -> list[int]:
-    """Constants that need a scalar register, the most used first."""
+def _scalar_words(operations: Sequence[Operation]) -> list[int]:
+    """Lengths and constants that come out of scalar registers, the most used first."""
     counted: Counter[int] = Counter()
+    length: int | None = None
     for operation in operations:
+        if operation.length != length:
+            length = operation.length
+            counted[length] += 1
         for value in operation.sources:
-            if value.kind == "constant" and (value.number not in _CONSTANTS or operation.op in ("spread", "store")):
+            if value.kind == "constant" and (value.number not in _CONSTANTS or operation.op in SCALAR_ONLY):
                 counted[value.number] += 1
-    return [code for code, _ in counted.most_common()]
+    return [word for word, _ in counted.most_common()]
 
 
 class Assembly:
@@ -93,26 +99,21 @@ class Assembly:
     def __init__(self, operations: Sequence[Operation]) -> None:
         self.preamble: list[isa.VectorInstruction] = []
         self.body: list[isa.VectorInstruction] = []
-        lengths = list(dict.fromkeys(operation.length for operation in operations))
-        constants = _constants(operations)
+        words = _scalar_words(operations)
         statistics = _statistics(operations)
-        own = SCALARS - len(lengths) - statistics
-        fixed = constants if len(constants) <= own else constants[: max(own - _TRANSIENT, 0)]
-        if own - len(fixed) < (0 if len(fixed) == len(constants) else _TRANSIENT):
-            raise OutOfRegistersError(
-                f"{len(lengths)} vector lengths and {statistics} statistics leave no scalar registers for constants"
-            )
-        self._lengths = {length: number for number, length in enumerate(lengths)}
-        self._fixed = {code: len(lengths) + number for number, code in enumerate(fixed)}
-        first = len(lengths) + len(fixed)
+        own = SCALARS - statistics
+        fixed = words if len(words) <= own else words[: max(own - _TRANSIENT, 0)]
+        if len(fixed) < len(words) and own < _TRANSIENT:
+            raise OutOfRegistersError(f"{statistics} statistics leave no scalar registers for lengths and constants")
+        self._fixed = {word: number for number, word in enumerate(fixed)}
+        first = len(fixed)
         self._transient = range(SCALARS - _TRANSIENT, SCALARS)
         self._scalars = _Pool("statistics", range(first, first + statistics))
         self._vectors = _Pool("vectors", range(VECTORS))
         self._predicates = _Pool("predicates", range(PREDICATES))
         self._length: int | None = None
         self._pending: dict[int, int] = {}
-        for words in (self._lengths, self._fixed):
-            self.preamble += [isa.SetImmediate(vd_sreg=register, imm=word) for word, register in words.items()]
+        self.preamble += [isa.SetImmediate(vd_sreg=register, imm=word) for word, register in self._fixed.items()]
         self.preamble.append(isa.SetMode(mode=Mode.FLAT))
         last, last_predicate = _last_uses(operations)
         for at, operation in enumerate(operations):
@@ -121,7 +122,7 @@ class Assembly:
     def _operation(self, operation: Operation, at: int, last: dict[Value, int], last_predicate: dict[int, int]) -> None:
         if operation.length != self._length:
             self._length = operation.length
-            self.body.append(isa.SetLength(va_sreg=self._lengths[operation.length]))
+            self.body.append(isa.SetLength(va_sreg=self._scalar_word(operation.length, 0)))
         sources = [self._source(value, number) for number, value in enumerate(operation.sources)]
         for value in dict.fromkeys(operation.sources):
             if last[value] == at and value != operation.dst:
@@ -141,13 +142,17 @@ class Assembly:
             case "scalar":
                 return Source.S, self._scalars.taken[value.number]
             case "constant":
-                if value.number in self._fixed:
-                    return Source.S, self._fixed[value.number]
-                if value.number in _CONSTANTS:
+                if value.number in _CONSTANTS and value.number not in self._fixed:
                     return Source.K, _CONSTANTS[value.number]
-                register = self._transient[number]
-                self.body.append(isa.SetImmediate(vd_sreg=register, imm=value.number))
-                return Source.S, register
+                return Source.S, self._scalar_word(value.number, number)
+
+    def _scalar_word(self, word: int, number: int) -> int:
+        """A scalar register that holds `word`: its own, or the transient one of that number, set now."""
+        if word in self._fixed:
+            return self._fixed[word]
+        register = self._transient[number]
+        self.body.append(isa.SetImmediate(vd_sreg=register, imm=word))
+        return register
 
     def _give_back(self, value: Value) -> None:
         if value.kind == "vector":
@@ -171,7 +176,12 @@ class Assembly:
             case "store":
                 self.body.append(isa.Store(ad=L1_WALKER, vd=sources[0][1], offset=operation.offset))
             case "spread":
-                self.body.append(isa.Broadcast(sa=Source.S, vd=dst, va_sreg=self._in_scalar(operation, sources[0])))
+                self.body.append(isa.Broadcast(sa=Source.S, vd=dst, va_sreg=self._in_scalar(operation, sources, 0)))
+            case "shuffle":
+                turn = self._in_scalar(operation, sources, 1)
+                self.body.append(isa.Shuffle(vd=dst, va=sources[0][1], vb_sreg=turn))
+            case "pick":
+                self.body.append(isa.Broadcast(sa=Source.V, vd=dst, va_sreg=sources[0][1]))
             case "reduce":
                 register = sources[0][1]
                 kind = RECORDED[operation.pool]
@@ -186,13 +196,10 @@ class Assembly:
         if drains:
             self._pending = {}
 
-    def _in_scalar(self, operation: Operation, source: tuple[Source, int]) -> int:
-        """The scalar register of what is spread: K has no way into a whole vector register but through the lanes."""
-        selector, register = source
-        if selector == Source.S:
-            return register
-        self.body.append(isa.SetImmediate(vd_sreg=self._transient[0], imm=operation.sources[0].number))
-        return self._transient[0]
+    def _in_scalar(self, operation: Operation, sources: list[tuple[Source, int]], number: int) -> int:
+        """The scalar register of an operand that can't come out of K."""
+        selector, register = sources[number]
+        return register if selector == Source.S else self._scalar_word(operation.sources[number].number, number)
 
     def _alu(self, operation: Operation, sources: list[tuple[Source, int]], dst: int, predicate: int | None) -> None:
         compare = operation.op in COMPARISONS
