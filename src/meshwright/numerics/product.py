@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,10 @@ from meshwright.numerics.twin import product as twin
 
 Operand = FP16 | Blocks
 """fp16 values, their bits, or blocks that are quantised already."""
+
+_FP16_TYPES: Final = frozenset({np.dtype(np.float16), np.dtype(np.uint16)})
+_ONLY_ENTRY: Final = np.zeros(1, dtype=np.int64)
+_ONLY_ENTRY.flags.writeable = False
 
 
 @dataclass(frozen=True)
@@ -173,6 +177,26 @@ def matmul(
     return _codes("product.matmul", a, b, _Options(start, pairs, pumped, resolve(backend), threads))
 
 
+def _plain(operand: Operand) -> NDArray[np.uint16] | None:
+    """The bits `[1, rows, K]` of a contiguous fp16 matrix; None for everything that needs a closer look."""
+    if type(operand) is not np.ndarray or operand.ndim != 2 or operand.dtype not in _FP16_TYPES:
+        return None
+    return operand.view(np.uint16)[None] if operand.flags.c_contiguous else None
+
+
+def _matrix_product(a: Operand, b: Operand, backend: Backend, threads: int | None) -> NDArray[np.float16] | None:
+    """Two contiguous matrices that fit, without the checks and the index arrays of batches, which cost a small
+    product a tenth of its time; None for everything else.
+    """
+    left, right = _plain(a), _plain(b)
+    if left is None or right is None or left.shape[2] != right.shape[2]:
+        return None
+    out = np.empty((1, left.shape[1], right.shape[1]), dtype=np.uint16)
+    if out.size:
+        compiled("_matrix").matmul_fp16(backend, left, right, _ONLY_ENTRY, _ONLY_ENTRY, out, resolve_threads(threads))
+    return out[0].view(np.float16)
+
+
 def matmul_fp16(
     a: Operand,
     b: Operand,
@@ -189,8 +213,12 @@ def matmul_fp16(
     """
     call = "product.matmul_fp16"
     which = resolve(backend)
-    left, right = _checked(a, call, "a"), _checked(b, call, "b")
     separate = start is not None or pumped or which == "numpy"
+    if not separate and pairs is None:
+        product = _matrix_product(a, b, which, threads)
+        if product is not None:
+            return product
+    left, right = _checked(a, call, "a"), _checked(b, call, "b")
     if separate or isinstance(left, Blocks) or isinstance(right, Blocks):
         codes = _codes(call, left, right, _Options(start, pairs, pumped, which, threads))
         return fp22.drain(codes, backend=which, threads=threads)
