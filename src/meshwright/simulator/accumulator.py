@@ -1,0 +1,167 @@
+"""The resident tiles of a cluster.
+
+Tile memory has no reset: a sub-tile that nobody opened holds what was last there, on a card that nobody knows. So for
+each sub-tile it is known whether it was ever opened, and whatever reads or adds into one that was not is reported.
+
+Sweeps are put off until their result is looked at, so that sweeps that continue each other become one product: blocks
+are added in ascending order, so the grouping of blocks into sweeps changes no bit.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from meshwright.numerics import fp22
+from meshwright.numerics.fp22 import STANDARD_ANCHOR
+from meshwright.simulator.arithmetic import Kernels, anchored_sweep
+from meshwright.simulator.faults import undefined
+from meshwright.simulator.operands import Operands, Part
+
+SIDE: Final = 4
+"""Rows and columns of a sub-tile."""
+CODE_BITS: Final = 22
+GRANULES: Final = 2
+"""Granules of a sub-tile of accumulator codes."""
+_ROW: Final = np.dtype(np.complex128)
+"""Four codes as one number of 16 bytes, only ever moved: numpy moves it several times as fast as four."""
+_MOST_BLOCKS: Final = 256
+"""K blocks of sweeps that are put off; more would only hold operands in memory."""
+
+Codes = NDArray[np.uint32]
+
+
+class _Sweeps(Struct):
+    """Sweeps over one grid of sub-tiles that continue each other. opens: whether the first overwrites the tile."""
+
+    grid: tuple[int, int]
+    opens: bool
+    a: list[Part]
+    b: list[Part]
+    blocks: int
+
+
+class Accumulator:
+    """`tiles` sub-tiles of 4 x 4 codes; none is opened at first."""
+
+    def __init__(self, tiles: int, operands: Operands, kernels: Kernels) -> None:
+        self._codes = np.zeros((tiles, SIDE, SIDE), dtype=np.uint32)
+        self._opened = np.zeros(tiles, dtype=np.bool_)
+        self._operands = operands
+        self._kernels = kernels
+        self._put_off: _Sweeps | None = None
+
+    def __len__(self) -> int:
+        return len(self._opened)
+
+    def _check(self, first: int, count: int, what: str) -> None:
+        if first + count > len(self):
+            raise undefined(f"sub-tiles {first} to {first + count - 1}: the accumulator has {len(self)}")
+        opened = self._opened[first : first + count]
+        if not opened.all():
+            tile = first + int(np.argmin(opened))
+            raise undefined(
+                f"{what} sub-tile {tile}, which no GEMM opened: tile memory has no reset, so it holds whatever was "
+                "last there"
+            )
+
+    def sweep(self, grid: tuple[int, int], a: Part, b: Part, *, opens: bool, anchor: int = STANDARD_ANCHOR) -> None:
+        """A sweep over sub-tiles 0 to `gm * gn - 1`; trouble where it continues one that nobody opened."""
+        count = grid[0] * grid[1]
+        waiting = self._put_off
+        continues = not opens and anchor == STANDARD_ANCHOR
+        if continues and waiting is not None and waiting.grid == grid and waiting.blocks < _MOST_BLOCKS:
+            waiting.a.append(a)
+            waiting.b.append(b)
+            waiting.blocks += a.blocks
+            return
+        if opens:
+            if count > len(self):
+                raise undefined(f"sub-tiles 0 to {count - 1}: the accumulator has {len(self)}")
+            self._opened[:count] = True
+        else:
+            self._check(0, count, "a sweep continues")
+        if anchor != STANDARD_ANCHOR:
+            self._settle()
+            start = None if opens else self._grid(grid)
+            self._store(grid, anchored_sweep(self._operands.of([a]), self._operands.of([b]), start, anchor))
+            return
+        # What a sweep overwrites whole before anybody looked at it need not be computed.
+        covered = opens and waiting is not None and waiting.grid[0] * waiting.grid[1] <= count
+        if not covered:
+            self._settle()
+        self._put_off = _Sweeps(grid, opens, [a], [b], a.blocks)
+
+    def add(self, first: int, granules: NDArray[np.uint8]) -> None:
+        """Peer add: granules uint8 `[2 * n, 32]` into sub-tiles `first` on; trouble where nobody opened one."""
+        codes = unpack(granules)
+        self._check(first, len(codes), "codes of a peer are added into")
+        self._settle()
+        tiles = self._codes[first : first + len(codes)]
+        tiles[...] = fp22.add(tiles, codes)
+
+    def halves(self, count: int) -> NDArray[np.uint16]:
+        """Sub-tiles 0 to `count - 1` as saturating fp16 bits `[count, 4, 4]`; trouble where nobody opened one."""
+        self._check(0, count, "a drain reads")
+        self._settle()
+        return self._kernels.drained(self._codes[:count])
+
+    def granules(self, count: int) -> NDArray[np.uint8]:
+        """Sub-tiles 0 to `count - 1` as granules uint8 `[2 * count, 32]`; trouble where nobody opened one."""
+        self._check(0, count, "a drain reads")
+        self._settle()
+        return pack(self._codes[:count])
+
+    def codes(self) -> tuple[Codes, NDArray[np.bool_]]:
+        """Copies of all codes `[tiles, 4, 4]`, and which of them were ever opened: for looking at, not for programs."""
+        self._settle()
+        return self._codes.copy(), self._opened.copy()
+
+    def _settle(self) -> None:
+        if (sweeps := self._put_off) is None:
+            return
+        self._put_off = None
+        start = None if sweeps.opens else self._grid(sweeps.grid)
+        a, b = self._operands.of(sweeps.a), self._operands.of(sweeps.b)
+        self._store(sweeps.grid, self._kernels.sweep(a, b, start))
+
+    def _grid(self, grid: tuple[int, int]) -> Codes:
+        """The codes of a grid's sub-tiles as one matrix."""
+        gm, gn = grid
+        rows = self._codes[: gm * gn].view(_ROW).reshape(gm, gn, SIDE)
+        return np.ascontiguousarray(rows.transpose(0, 2, 1)).view(np.uint32).reshape(gm * SIDE, gn * SIDE)
+
+    def _store(self, grid: tuple[int, int], codes: Codes) -> None:
+        gm, gn = grid
+        rows = self._codes[: gm * gn].view(_ROW).reshape(gm, gn, SIDE)
+        rows[...] = codes.view(_ROW).reshape(gm, SIDE, gn).transpose(0, 2, 1)
+
+
+def pack(codes: Codes) -> NDArray[np.uint8]:
+    """Codes `[n, 4, 4]` as granules uint8 `[2 * n, 32]`.
+
+    A sub-tile is 352 bits, element (i, j) at bit 22 * (4 * i + j): the low 256 in one granule, the rest, zero-extended,
+    in the next. Source: the card's specification of data between units.
+    """
+    bits = np.unpackbits(
+        np.ascontiguousarray(codes).reshape(len(codes), SIDE * SIDE).astype("<u4").view(np.uint8).reshape(-1, 4),
+        axis=1,
+        bitorder="little",
+    )[:, :CODE_BITS]
+    packed = np.packbits(bits.reshape(len(codes), SIDE * SIDE * CODE_BITS), axis=1, bitorder="little")
+    out = np.zeros((len(codes), 64), dtype=np.uint8)
+    out[:, : packed.shape[1]] = packed
+    return out.reshape(-1, 32)
+
+
+def unpack(granules: NDArray[np.uint8]) -> Codes:
+    """The codes `[n, 4, 4]` of granules uint8 `[2 * n, 32]`; bits past the 352 are not looked at."""
+    count = len(granules) // GRANULES
+    rows = np.ascontiguousarray(granules).reshape(count, 64)
+    bits = np.unpackbits(rows, axis=1, bitorder="little", count=SIDE * SIDE * CODE_BITS)
+    wide = np.zeros((count * SIDE * SIDE, 32), dtype=np.uint8)
+    wide[:, :CODE_BITS] = bits.reshape(-1, CODE_BITS)
+    return np.packbits(wide, axis=1, bitorder="little").view("<u4").astype(np.uint32).reshape(count, SIDE, SIDE)
