@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli import accuracy, asm, bench, demo, doctor, machines, show, sweep
+from meshwright.cli import accuracy, asm, bench, check, demo, doctor, machines, show, sweep
 from meshwright.cli.failures import reported
 from meshwright.cli.versions import version
 
@@ -47,10 +47,12 @@ def _options(  # pyright: ignore[reportUnusedFunction]
 
 app.command("accuracy")(reported(accuracy.accuracy))
 app.command("asm")(reported(asm.asm))
+app.command("check")(reported(check.check))
 app.command("demo")(reported(demo.demo))
 app.command("disasm")(reported(asm.disasm))
 app.command("doctor")(reported(doctor.doctor))
 app.command("machines")(reported(machines.machines))
+app.command("recheck")(reported(check.recheck_command))
 app.command("show")(reported(show.show))
 app.command("sweep-rules")(reported(sweep.sweep_rules))
 app.add_typer(bench.group, name="bench")
