@@ -70,6 +70,11 @@ KERNELS: dict[str, tuple[MachineSpec, Kernel, tuple[Shaped, ...]]] = {
         mixture_of_experts(2),
         (bf16(40, 48), bf16(5, 48), bf16(5, 64, 48), bf16(5, 48, 64)),
     ),
+    "experts-scatter": (
+        one_chip(2, 2),
+        mixture_of_experts(1, activation=lambda x: library.maximum(x, 0.0), scatter=True),
+        (bf16(33, 32), bf16(2, 32), bf16(2, 64, 32), bf16(2, 32, 64)),
+    ),
 }
 """Kernels with the machine and the operands of their sample graph."""
 

@@ -21,7 +21,7 @@ from meshwright.ir.pattern import Gather
 from meshwright.ir.records import Load, Scalar, Store
 from meshwright.kernels.alone import graph_alone, run_alone
 from meshwright.kernels.grid import SpreadEmbedding, mixture_of_experts
-from meshwright.kernels.grid.routing import chosen_rows, top_scores
+from meshwright.kernels.grid.routing import chosen_places, chosen_rows, rows_of_choices, top_scores
 from meshwright.kernels.kernel import Shaped
 from meshwright.machine import load
 
@@ -66,15 +66,34 @@ def test_the_rows_that_chose_an_expert(chosen, top, expert):
     capacity = max(1, len(places))
     outs = [(capacity, True), (capacity, True), (capacity, False)]
     ins = [chosen[None], weights[None]]
-    rows, at, there = run_scalar(chosen_rows(expert, len(chosen), top, capacity), ins, outs, 1)
+    rows, at, there = run_scalar(chosen_places(expert, len(chosen), top, capacity), ins, outs, 1)
+    (same,) = run_scalar(chosen_rows(expert, len(chosen), top, capacity), ins[:1], outs[:1], 1)
+    assert (same == rows).all()
     left = capacity - len(places)
-    assert rows[0].tolist() == [p // top for p in places] + [len(chosen) // top] * left
+    assert rows[0].tolist() == [p // top for p in places] + [0] * left
     assert at[0].tolist() == [*places] + [len(chosen)] * left
     assert there[0].tolist() == [*weights[places]] + [0.0] * left
     if len(places) > 1:
         short = [(capacity - 1, whole) for _, whole in outs]
         with pytest.raises(EvaluationError, match="a scalar program reaches position"):
-            run_scalar(chosen_rows(expert, len(chosen), top, capacity - 1), ins, short, 1)
+            run_scalar(chosen_places(expert, len(chosen), top, capacity - 1), ins, short, 1)
+        with pytest.raises(EvaluationError, match="a scalar program reaches position"):
+            run_scalar(chosen_rows(expert, len(chosen), top, capacity - 1), ins[:1], short[:1], 1)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.integers(1, 3))
+def test_the_row_of_a_choice_is_where_the_expert_has_it(chosen, top):
+    chosen = np.array(chosen * top)
+    capacity = len(chosen)
+    (made,) = run_scalar(rows_of_choices(len(chosen), 4, capacity), [chosen[None]], [(4 + len(chosen), True)], 1)
+    assert made[0, :4].tolist() == [(chosen == expert).sum() for expert in range(4)]
+    for expert in range(4):
+        outs = [(capacity, True)] * 2 + [(capacity, False)]
+        ins = [chosen[None], np.ones((1, len(chosen)))]
+        _, places, _ = run_scalar(chosen_places(expert, len(chosen), top, capacity), ins, outs, 1)
+        for row, place in enumerate(places[0]):
+            if place < len(chosen):
+                assert made[0, 4 + place] == expert * capacity + row
 
 
 def layer(x, router, up, down, top):
@@ -109,31 +128,38 @@ def test_the_layer_is_its_definition(data, tokens, width, experts, hidden, out):
     place = targets.placement(one_chip(columns, rows), 0)
     given_ = operands(tokens, width, experts, hidden, out)
     exact, gap = layer(*given_, top)
-    made = mixture_of_experts(top)
+    made, other = mixture_of_experts(top), mixture_of_experts(top, scatter=True)
+    assert stuck(graph_alone(other, place, [Shaped(v.shape, E.BF16) for v in given_])) == []
     graph = graph_alone(made, place, [Shaped(v.shape, E.BF16) for v in given_])
     assert faults(graph) == ()
     block_counts(graph)
     assert stuck(graph) == []
+    found = run_alone(made, place, NUMBERS, given_)
+    assert same_bits(found, run_alone(other, place, NUMBERS, given_))
     if gap < 1e-4:
         return  # Which experts are chosen is up to the rounding of the scores.
     real = run_alone(made, place, REAL, [v.astype(np.float64) for v in given_])
     np.testing.assert_allclose(real, exact, rtol=1e-9, atol=1e-9)
-    found = run_alone(made, place, NUMBERS, given_)
     # Hidden values and results are rounded to bf16.
     np.testing.assert_allclose(found.astype(np.float64), exact, rtol=2**-6, atol=2**-6 * np.abs(exact).max())
 
 
-def test_routing_is_by_gather_and_scalar_programs():
+@pytest.mark.parametrize("scatter", [False, True])
+def test_routing_is_by_gather_and_scalar_programs(scatter):
     given_ = operands(40, 32, 4, 64)
-    graph = graph_alone(mixture_of_experts(2), PLACE, [Shaped(v.shape, E.BF16) for v in given_])
-    gathered = [s for s in graph.stages if isinstance(s.kind, Load) and isinstance(s.kind.pattern, Gather)]
+    made = mixture_of_experts(2, scatter=scatter)
+    graph = graph_alone(made, PLACE, [Shaped(v.shape, E.BF16) for v in given_])
+    looked_up = [s for s in graph.stages if isinstance(s.kind, Load) and isinstance(s.kind.pattern, Gather)]
+    gathered = [s for s in looked_up if graph.tensors[s.kind.tensor].name == "operand 0"]
     scattered = [s for s in graph.stages if isinstance(s.kind, Store) and isinstance(s.kind.pattern, Gather)]
     scalars = [s for s in graph.stages if isinstance(s.kind, Scalar)]
     # One gather an expert, multicast along its row; one top k a block of tokens and one list an expert.
     assert [graph.site(s).y for s in gathered] == [0, 1, 2, 3]
     assert all(s.kind.multicast is not None for s in gathered)
-    assert len(scattered) == 4
-    assert len(scalars) == 2 + 4
+    assert len(scattered) == (4 if scatter else 0)
+    # Without a scatter one program says where every choice's result is, and both sites of the sum look them up.
+    assert len(looked_up) == 4 + (0 if scatter else 2)
+    assert len(scalars) == 2 + 4 + (0 if scatter else 1)
 
 
 def test_experts_that_nobody_chooses_do_nothing():
@@ -153,15 +179,19 @@ def test_a_full_expert_is_refused_and_drops_nobody():
     router[0] = 1
     fits = run_alone(mixture_of_experts(1, capacity=70), PLACE, NUMBERS, [x, router, up, down])
     assert same_bits(fits, run_alone(mixture_of_experts(1), PLACE, NUMBERS, [x, router, up, down]))
-    with pytest.raises(EvaluationError, match="a scalar program reaches position 64 to 64 of a block of 64"):
-        run_alone(mixture_of_experts(1, capacity=64), PLACE, NUMBERS, [x, router, up, down])
+    for scatter in (False, True):
+        small = mixture_of_experts(1, capacity=64, scatter=scatter)
+        with pytest.raises(EvaluationError, match="a scalar program reaches position 64 to 64 of a block of 64"):
+            run_alone(small, PLACE, NUMBERS, [x, router, up, down])
 
 
 def test_a_token_without_scores_is_refused():
     x, router, up, down = operands(5, 32, 4, 32)
     x[3] = np.nan
-    with pytest.raises(EvaluationError, match=r"ReadAfterWrite: stage s[0-9]+ loads elements of 'weighted results"):
+    with pytest.raises(EvaluationError, match="a scalar program reaches position -1"):
         run_alone(mixture_of_experts(1), PLACE, NUMBERS, [x, router, up, down])
+    with pytest.raises(EvaluationError, match=r"ReadAfterWrite: stage s[0-9]+ loads elements of 'results of experts"):
+        run_alone(mixture_of_experts(1, scatter=True), PLACE, NUMBERS, [x, router, up, down])
 
 
 def test_slices_of_tokens_and_of_hidden():

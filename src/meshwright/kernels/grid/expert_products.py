@@ -1,4 +1,4 @@
-"""The products of experts: tokens gathered by a list, multicast along a row of sites, results stored by a list."""
+"""The products of experts: tokens gathered by a list and multicast along a row of sites."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meshwright.ir.operation import Generic, Matmul
 from meshwright.ir.pattern import Affine, Gather, Loop
 from meshwright.ir.records import Scalar, Site
 from meshwright.kernels.grid.rectangle import Deal, SiteRectangle
-from meshwright.kernels.grid.routing import chosen_rows
+from meshwright.kernels.grid.routing import chosen_places, chosen_rows
 from meshwright.kernels.grid.spread import Source, spread
 from meshwright.kernels.grid.tiles import Tile, tile_for
 from meshwright.kernels.kernel import Piece
@@ -27,6 +27,7 @@ class ExpertWork(Struct, frozen=True):
 
     width: of a token. hidden: between an expert's two products. columns: of the result.
     capacity: tokens of an expert, a multiple of `rows`, the tokens of a block. depth: blocks of a FIFO.
+    scatter: whether results are stored where their choices are, and not where their experts are.
     """
 
     tokens: int
@@ -38,6 +39,7 @@ class ExpertWork(Struct, frozen=True):
     capacity: int
     rows: int
     depth: int
+    scatter: bool
 
     @property
     def choices(self) -> int:
@@ -59,11 +61,13 @@ class Routed(Struct, frozen=True):
 
 
 class _Lists(Struct, frozen=True):
-    """For every expert its tokens, their places among all choices, and the weights there: each [experts, capacity]."""
+    """For every expert its tokens and, to scatter by, their places among all choices and the weights there.
+
+    Each is [experts, capacity].
+    """
 
     tokens: TensorId
-    places: TensorId
-    weights: TensorId
+    scattered: tuple[TensorId, TensorId] | None
 
 
 class _Part(Struct, frozen=True):
@@ -136,11 +140,13 @@ class _Expert(Struct, frozen=True):
         return made
 
     def emit_up(self, x: Piece, raised: Piece, hidden: TensorId, activation: Expr) -> tuple[StageId, ...]:
-        """`activation(x[tokens] @ up.T)`, stored to `hidden`[expert]; what isn't there is read as zeros."""
+        """`activation(x[tokens] @ up.T)`, stored to `hidden`[expert]."""
         builder, part = self.builder, self.part
         m, n, k = part.tile
         wanted = self.list_buffer(part.row.site(0, 0), self.lists.tokens, (m,), steps=True)
-        tokens = Gather(Affine((0, 0), (m, k), self.loops((0, 0), (0, 0), (0, k)), pad=0.0), 0, wanted)
+        # A pad would also stand for rows that a slice of the tokens hasn't got; every row listed is there.
+        pad = None if self.work.width % k == 0 else 0.0
+        tokens = Gather(Affine((0, 0), (m, k), self.loops((0, 0), (0, 0), (0, k)), pad=pad), 0, wanted)
         made = self.sums(Source(x.tensor, tokens, x.ready), raised, builder.element_type(hidden), activation)
         return tuple(
             builder.store(
@@ -152,21 +158,35 @@ class _Expert(Struct, frozen=True):
         )
 
     def emit_down(
-        self, hidden: TensorId, stored: tuple[StageId, ...], lowered: Piece, weighted: TensorId
+        self, hidden: TensorId, stored: tuple[StageId, ...], lowered: Piece, results: TensorId
     ) -> tuple[StageId, ...]:
-        """`weight * (hidden[expert] @ down.T)`, each row stored at its place; what has no place is cut."""
+        """`hidden[expert] @ down.T`, stored to the expert's rows of the results, or weighted and scattered."""
         builder, part = self.builder, self.part
         m, n, k = part.tile
         tokens = Affine((part.expert, 0, 0), (1, m, k), self.loops((0, m, 0), (0, 0, 0), (0, 0, k)), pad=0.0)
         made = self.sums(Source(hidden, tokens, stored), lowered, ElementType.F32)
+        if self.lists.scattered is not None:
+            return self._scatter(made, results, *self.lists.scattered)
+        first, loops = part.expert * self.work.capacity, self.loops((m, 0), (0, n))
+        return tuple(
+            builder.store(results, Affine((first, part.column(place)), (m, n), loops, pad=0.0), made[site])
+            for place, site in enumerate(part.row.sites)
+        )
+
+    def _scatter(
+        self, made: dict[Site, BufferId], results: TensorId, places_list: TensorId, weights_list: TensorId
+    ) -> tuple[StageId, ...]:
+        """Each row times its weight to its place; what has no place is cut."""
+        builder, part = self.builder, self.part
+        m, n, _ = part.tile
         stores: list[StageId] = []
         for place, site in enumerate(part.row.sites):
-            weights = self.list_buffer(site, self.lists.weights, (m, 1), steps=False)
+            weights = self.list_buffer(site, weights_list, (m, 1), steps=False)
             out = builder.fifo(site, (m, n), ElementType.F32, self.work.depth)
             builder.compute(Generic((Operand(0) * Operand(1),), ((0, 1), (0, 1))), (made[site], weights), (out,))
-            places = self.list_buffer(site, self.lists.places, (m,), steps=False)
+            places = self.list_buffer(site, places_list, (m,), steps=False)
             base = Affine((0, part.column(place)), (m, n), self.loops((0, 0), (0, n)), pad=0.0)
-            stores.append(builder.store(weighted, Gather(base, 0, places), out))
+            stores.append(builder.store(results, Gather(base, 0, places), out))
         return tuple(stores)
 
 
@@ -179,20 +199,22 @@ def emit_experts(
     routed: Routed,
     activation: Expr,
 ) -> Piece:
-    """The weighted results of all choices, [tokens * top, columns] in float32.
+    """The results in float32: [experts * capacity, columns], or weighted and scattered, [tokens * top, columns].
 
     operands: x, up and down. Expert e works on row e of the sites, counted round and round.
     """
     x, raised, lowered = operands
     chip = placement.chip
     listed = (work.experts, work.capacity)
-    lists = _Lists(
-        builder.scratch("tokens of experts", listed, ElementType.I32, chip),
-        builder.scratch("places of experts", listed, ElementType.I32, chip),
-        builder.scratch("weights of places", listed, ElementType.F32, chip),
-    )
+    tokens = builder.scratch("tokens of experts", listed, ElementType.I32, chip)
+    scattered = None
+    if work.scatter:
+        places = builder.scratch("places of experts", listed, ElementType.I32, chip)
+        scattered = places, builder.scratch("weights of places", listed, ElementType.F32, chip)
+    lists = _Lists(tokens, scattered)
     hidden = builder.scratch("hidden", (*listed, work.hidden), builder.element_type(x.tensor), chip)
-    weighted = builder.scratch("weighted results", (work.choices, work.columns), ElementType.F32, chip)
+    shape = (work.choices if work.scatter else work.experts * work.capacity, work.columns)
+    results = builder.scratch("results of experts", shape, ElementType.F32, chip)
     stores: list[StageId] = []
     for number in range(work.experts):
         row = sites.row(number % sites.rows)
@@ -200,24 +222,30 @@ def emit_experts(
         up = _Part.of(placement, work, number, row, (work.hidden, work.width), ready)
         stored = _Expert(builder, work, lists, up).emit_up(x, raised, hidden, activation)
         down = _Part.of(placement, work, number, row, (work.columns, work.hidden), ready)
-        stores += _Expert(builder, work, lists, down).emit_down(hidden, stored, lowered, weighted)
-    return Piece(weighted, 0, (work.choices, work.columns), tuple(stores))
+        stores += _Expert(builder, work, lists, down).emit_down(hidden, stored, lowered, results)
+    return Piece(results, 0, shape, tuple(stores))
+
+
+def all_choices(builder: GraphBuilder, work: ExpertWork, site: Site, tensor: TensorId, routed: Routed) -> BufferId:
+    """One of the router's tensors, whole, in a block at `site`."""
+    everything = Affine((0, 0), (work.tokens, work.top))
+    taken = builder.fifo(site, everything.box, builder.element_type(tensor), 1)
+    builder.load(tensor, everything, taken, after=routed.ready)
+    return taken
 
 
 def _emit_lists(
     builder: GraphBuilder, work: ExpertWork, expert: int, site: Site, routed: Routed, lists: _Lists
 ) -> tuple[StageId, ...]:
     """Reads all choices at once and stores the expert's lists."""
-    everything = Affine((0, 0), (work.tokens, work.top))
-    taken: list[BufferId] = []
-    for tensor in (routed.choices, routed.weights):
-        taken.append(builder.fifo(site, everything.box, builder.element_type(tensor), 1))
-        builder.load(tensor, everything, taken[-1], after=routed.ready)
+    scatter = lists.scattered is not None
+    body = (chosen_places if scatter else chosen_rows)(expert, work.choices, work.top, work.capacity)
+    read = (routed.choices, routed.weights) if scatter else (routed.choices,)
+    taken = [all_choices(builder, work, site, tensor, routed) for tensor in read]
     stores: list[StageId] = []
     made: list[BufferId] = []
-    for tensor in (lists.tokens, lists.places, lists.weights):
+    for tensor in (lists.tokens, *(lists.scattered or ())):
         made.append(builder.fifo(site, (work.capacity,), builder.element_type(tensor), 1))
         stores.append(builder.store(tensor, Affine((expert, 0), (1, work.capacity)), made[-1]))
-    body = chosen_rows(expert, work.choices, work.top, work.capacity)
     builder.stage(Scalar(body), taken, made)
     return tuple(stores)

@@ -11,18 +11,15 @@ from meshwright.errors import KernelError
 from meshwright.ir import library
 from meshwright.ir.build import GraphBuilder
 from meshwright.ir.expression import Expr
-from meshwright.ir.formats import ElementType
 from meshwright.ir.ids import StageId
-from meshwright.ir.operation import Reduce
-from meshwright.ir.pattern import Affine, Loop
 from meshwright.ir.pool import Pool
 from meshwright.kernels.grid.expert_products import ExpertWork, emit_experts
+from meshwright.kernels.grid.expert_sums import emit_sum
 from meshwright.kernels.grid.rectangle import SiteRectangle
 from meshwright.kernels.grid.router import emit_router
-from meshwright.kernels.grid.tiles import require_depth, tile_for, unit_tile, up
+from meshwright.kernels.grid.tiles import require_depth, tile_for, up
 from meshwright.kernels.grid.tracing import traced
 from meshwright.kernels.kernel import Contraction, Piece, Shaped, UnitKind
-from meshwright.kernels.nest import Nest
 from meshwright.kernels.operands import require_floats, require_operands
 from meshwright.kernels.placement import Placement
 
@@ -38,9 +35,13 @@ class MixtureOfExperts(Struct, frozen=True):
 
     activation: an expression over operand 0. capacity: how many tokens an expert can take, rounded up to whole blocks;
     None for all. An expert that more tokens choose is refused when the graph runs, and no token is dropped. A token
-    with fewer than `top` scores that are numbers is refused as well, as its result is never stored. The lists of an
-    expert's tokens are made by a scalar program, whose bound on steps allows about 80,000 choices. depth: blocks of a
-    FIFO.
+    with fewer than `top` scores that are numbers is refused as well. The lists of an expert's tokens are made by a
+    scalar program, whose bound on steps allows about 80,000 choices. depth: blocks of a FIFO.
+
+    scatter: what an expert gives is weighted where it is made and stored to the places of its choices. Where that is
+    only the scores decide, so a certificate can't: such a graph needs waivers of `ReadAfterWrite` and `WrittenOnce`,
+    and the evaluator asks when it runs. Otherwise results stay in the order of the experts' lists and the sum looks
+    them up; the bits are the same.
 
     Scores, sums and weighted results are float32 on a grid; what an expert has between its products is rounded to the
     element type of x, and so is the result.
@@ -50,6 +51,7 @@ class MixtureOfExperts(Struct, frozen=True):
     activation: Expr
     capacity: int | None = None
     depth: int = 2
+    scatter: bool = False
 
     @property
     def name(self) -> str:
@@ -103,30 +105,12 @@ class MixtureOfExperts(Struct, frozen=True):
         sites = SiteRectangle.of(placement, what=_NAME)
         rows = tile_for(None, placement, min(self.capacity or tokens, tokens), 1, 1)[0]
         capacity = up(min(self.capacity or tokens, tokens), rows)
-        work = ExpertWork(tokens, width, hidden, lowered.shape[1], experts, self.top, capacity, rows, self.depth)
+        work = ExpertWork(
+            tokens, width, hidden, lowered.shape[1], experts, self.top, capacity, rows, self.depth, self.scatter
+        )
         routed = emit_router(builder, placement, work, (x, router))
-        weighted = emit_experts(builder, placement, sites, work, (x, raised, lowered), routed, self.activation)
-        return self._emit_sum(builder, placement, sites, weighted, result)
-
-    def _emit_sum(
-        self, builder: GraphBuilder, placement: Placement, sites: SiteRectangle, weighted: Piece, result: Piece
-    ) -> tuple[StageId, ...]:
-        """Adds the `top` weighted results of every token, in the order of their choice."""
-        m, n, _ = unit_tile(placement)
-        nest = Nest.over(result.shape, (m, n))
-        element = builder.element_type(result.tensor)
-        stores: list[StageId] = []
-        for share, site in zip(nest.dealt(len(sites.sites)), sites.sites, strict=False):
-            (down, across), (first_down, first_across) = share.count, share.first
-            loops = (Loop(down, (m * self.top, 0)), Loop(across, (0, n)), Loop(self.top, (1, 0)))
-            offset = (first_down * m * self.top, first_across * n)
-            taken = builder.fifo(site, (1, m, n), ElementType.F32, self.depth)
-            chosen = Affine(offset, (m, n), loops, step=(self.top, 1), pad=0.0)
-            builder.load(weighted.tensor, chosen, taken, weighted.rank, weighted.ready)
-            out = builder.fifo(site, (1, m, n), element, self.depth)
-            builder.compute(Reduce(Pool.SUM, (0,), self.top), (taken,), (out,))
-            stores.append(builder.store(result.tensor, share.pattern((0, 1), result.shape), out, result.rank))
-        return tuple(stores)
+        results = emit_experts(builder, placement, sites, work, (x, raised, lowered), routed, self.activation)
+        return emit_sum(builder, placement, sites, work, results, routed, result)
 
 
 def mixture_of_experts(
@@ -134,6 +118,7 @@ def mixture_of_experts(
     activation: Callable[[Expr], Expr | float] = library.silu,
     capacity: int | None = None,
     depth: int = 2,
+    scatter: bool = False,
 ) -> MixtureOfExperts:
     """A `MixtureOfExperts` with a traced activation.
 
@@ -142,4 +127,4 @@ def mixture_of_experts(
     if top < 1 or (capacity is not None and capacity < 1):
         raise KernelError(f"mixture_of_experts(top={top}, capacity={capacity}): both are at least 1")
     require_depth("mixture_of_experts", depth)
-    return MixtureOfExperts(top, traced("mixture_of_experts: the activation", activation), capacity, depth)
+    return MixtureOfExperts(top, traced("mixture_of_experts: the activation", activation), capacity, depth, scatter)

@@ -85,34 +85,68 @@ def top_scores(rows: int, width: int, count: int, top: int) -> ScalarBody:
 
 
 def chosen_rows(expert: int, choices: int, top: int, capacity: int) -> ScalarBody:
-    """The places in a list of `choices` (`top` a row) that name `expert`, in order, and what goes with each.
+    """The rows that name `expert` in a list of `choices` (`top` a row), in order.
 
-    Inputs: the choices, and a weight for each. Outputs of `capacity` each: the rows, the places, and the weights of
-    the places. What is left over names row `choices / top` and place `choices`, which are one past the last, with
-    weight 0. More places than `capacity` are refused when the program runs: it would write past the end.
+    Output: `capacity` rows; what is left over is row 0. More of them are refused when the program runs: it would write
+    past the end.
     """
-    place, chosen, weight, filled, at, old_row, old_place, old_weight, match = (Register(i) for i in range(9))
-    row = _op(ScalarOp.FLOOR_DIVIDE, place, top)
-    clear: tuple[Statement, ...] = (
-        WriteElement(0, place, Number(choices // top)),
-        WriteElement(1, place, Number(choices)),
-    )
-    # A program takes the same path for every block: where nothing matches, element 0 is written as it was.
+    place, chosen, filled, at, old, match = (Register(i) for i in range(6))
     look: tuple[Statement, ...] = (
-        ReadElement(chosen.index, 0, place),
-        ReadElement(weight.index, 1, place),
-        SetRegister(match.index, _op(ScalarOp.EQUAL, chosen, expert)),
-        SetRegister(at.index, Choose(match, filled, Number(0))),
-        ReadElement(old_row.index, 0, _minimum(at, capacity - 1), output=True),
-        ReadElement(old_place.index, 1, _minimum(at, capacity - 1), output=True),
-        ReadElement(old_weight.index, 2, _minimum(at, capacity - 1), output=True),
-        WriteElement(0, at, Choose(match, row, old_row)),
-        WriteElement(1, at, Choose(match, place, old_place)),
-        WriteElement(2, at, Choose(match, weight, old_weight)),
+        *_match(expert, place, chosen, match, filled, at),
+        *_put(0, at, old, Choose(match, _op(ScalarOp.FLOOR_DIVIDE, place, top), old), capacity),
         SetRegister(filled.index, _op(ScalarOp.ADD, filled, match)),
     )
-    return ScalarBody(9, (Repeat(place.index, capacity, clear), Repeat(place.index, choices, look)))
+    return ScalarBody(6, (Repeat(place.index, choices, look),))
 
 
-def _minimum(a: ScalarExpr, b: int) -> ScalarExpr:
-    return _op(ScalarOp.MIN, a, b)
+def chosen_places(expert: int, choices: int, top: int, capacity: int) -> ScalarBody:
+    """As `chosen_rows`, and what goes with each row.
+
+    Inputs: the choices, and a weight for each. Outputs of `capacity` each: the rows, their places in the list, and the
+    weights there. What is left over is row 0 at place `choices`, one past the last, with weight 0.
+    """
+    place, chosen, filled, at, old, match, weight = (Register(i) for i in range(7))
+    values = (_op(ScalarOp.FLOOR_DIVIDE, place, top), place, weight)
+    look: tuple[Statement, ...] = (
+        *_match(expert, place, chosen, match, filled, at),
+        ReadElement(weight.index, 1, place),
+        *(s for port, value in enumerate(values) for s in _put(port, at, old, Choose(match, value, old), capacity)),
+        SetRegister(filled.index, _op(ScalarOp.ADD, filled, match)),
+    )
+    clear = WriteElement(1, place, Number(choices))
+    return ScalarBody(7, (Repeat(place.index, capacity, (clear,)), Repeat(place.index, choices, look)))
+
+
+def _match(
+    expert: int, place: Register, chosen: Register, match: Register, filled: Register, at: Register
+) -> tuple[Statement, ...]:
+    """Whether the choice at `place` names the expert, and where it is put: at the end, or nowhere new."""
+    # A program takes the same path for every block: where nothing matches, element 0 is written as it was.
+    return (
+        ReadElement(chosen.index, 0, place),
+        SetRegister(match.index, _op(ScalarOp.EQUAL, chosen, expert)),
+        SetRegister(at.index, Choose(match, filled, Number(0))),
+    )
+
+
+def _put(port: int, at: Register, old: Register, value: ScalarExpr, capacity: int) -> tuple[Statement, ...]:
+    """Writes `value`, which may be what was there, and refuses a position past the end."""
+    there = _op(ScalarOp.MIN, at, capacity - 1)
+    return ReadElement(old.index, port, there, output=True), WriteElement(port, at, value)
+
+
+def rows_of_choices(choices: int, experts: int, capacity: int) -> ScalarBody:
+    """Where the result of every choice is, among the experts' lists one below the other, `capacity` rows each.
+
+    Output: first how many choices each of the `experts` has got, then a row for each of the `choices`, which are those
+    of `chosen_rows`. A choice of no expert (-1) is refused when the program runs.
+    """
+    place, chosen, count = (Register(i) for i in range(3))
+    row = _op(ScalarOp.ADD, _op(ScalarOp.MUL, chosen, capacity), count)
+    look: tuple[Statement, ...] = (
+        ReadElement(chosen.index, 0, place),
+        ReadElement(count.index, 0, chosen, output=True),
+        WriteElement(0, _op(ScalarOp.ADD, place, experts), row),
+        WriteElement(0, chosen, _op(ScalarOp.ADD, count, 1)),
+    )
+    return ScalarBody(3, (Repeat(place.index, choices, look),))
