@@ -4,6 +4,7 @@ from meshwright import kernels
 from meshwright.errors import MeshwrightError
 from meshwright.machine import load as load_machine
 from meshwright.sharding import COPIED, PARTIAL, MeshGroup, Plan, Sharded, Spec, Step, pairing
+from meshwright.sharding.certified import certify_plan as certify
 
 __all__ = [
     "COPIED",
@@ -14,6 +15,7 @@ __all__ = [
     "Sharded",
     "Spec",
     "Step",
+    "certify",
     "kernels",
     "load_machine",
     "pairing",

@@ -18,6 +18,9 @@ def test_whole_model(run):
     assert done.exit_code == 0, done.output
     assert "2 sentences" in done.output
     assert "nothing split by contraction: bits on 2 meshes and on one are equal" in done.output
+    assert re.search(
+        r"certificates: 138 stage graphs with [\d,]+ stages, 25 obligations each, .*: 3,450 held\n", done.output
+    )
     assert "mesh 1 has no vector core, so mesh 0 works on its share" in done.output
     worst = re.search(r"cosine (\d\.\d+) or more", done.output)
     assert worst is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
@@ -79,6 +80,7 @@ def _show_whole(spec: MachineSpec, meshes: int, model: MiniLM, texts: Sequence[s
     )
     run = _with_progress(spec, meshes, model, tokens, True, "the encoder")
     _picture(run)
+    _certificates(run)
     comparison = compare(run, model, tokens)
     _similarities(texts, comparison)
     _errors(comparison, texts)
@@ -123,6 +125,18 @@ def _picture(run: Run) -> None:
     for reason in dict.fromkeys(op.plan.reason for op in layer):
         console.print(f"  {reason}", soft_wrap=True)
     console.print()
+
+
+def _certificates(run: Run) -> None:
+    certificates = [op.plan.certificate() for op in run.operations]
+    stages = sum(len(op.plan.graph().stages) for op in run.operations)
+    verdicts = Counter(entry.verdict for certificate in certificates for entry in certificate.entries)
+    found = ", ".join(f"{count:,} {verdict}" for verdict, count in verdicts.items())
+    out().print(
+        f"certificates: {len(certificates)} stage graphs with {stages:,} stages, "
+        f"{len(certificates[0].entries)} obligations each, from shapes to partial sums: {found}\n",
+        highlight=False,
+    )
 
 
 _MARKS = {"matmul, opens": "s", "add into": "a", "drain": "d", "copy": "c"}

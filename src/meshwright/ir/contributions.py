@@ -118,6 +118,10 @@ def folded(pool: Pool, parts: Sequence[Held | None]) -> tuple[Held | None, str]:
     known = [
         p for p in parts if p is not None and (p in short or (p.value, p.count) == (short[0].value, short[0].count))
     ]
+    if len(known) < len(parts) and pool in (Pool.MAX, Pool.MIN):
+        # Folding in a whole value once a contribution changes nothing: it is a contribution to another whole.
+        held, doubt = folded(pool, known)
+        return (None if held is None else replace(held, value=_short(f"{held.value} and a whole value"))), doubt
     if len(known) < len(parts):
         raise SumError(
             "UnreducedShard",

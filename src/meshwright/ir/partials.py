@@ -19,7 +19,7 @@ from meshwright.ir.flow import stage_order
 from meshwright.ir.graph import Graph
 from meshwright.ir.ids import BufferId, GroupId, StageId, TensorId
 from meshwright.ir.operation import ComputeOp, Generic, Matmul, Permute, Reduce
-from meshwright.ir.pattern import Affine, Gather, affine_of
+from meshwright.ir.pattern import AccessPattern, Affine, Gather, affine_of
 from meshwright.ir.pool import Pool
 from meshwright.ir.records import AllReduce, Compute, Load, Recv, Scalar, Stage, Store, Tensor
 from meshwright.ir.regions import RegionError, region_of
@@ -172,7 +172,7 @@ class _Walk:
         found = list(dict.fromkeys(self.stored[s] for s in stores))
         if len({(c.held, c.doubt) for c in found}) > 1:
             found = list(dict.fromkeys(self.stored[s] for s in stores if self._meet(s, load))) or found
-        if len({c.held for c in found}) > 1:
+        if len({None if c.held is None else (c.held.pool, c.held.count, c.held.times) for c in found}) > 1:
             return Content(doubt=f"it loads from {self.graph.tensors[tensor].name!r} parts that lack different things")
         along = found[0].along if len(found) == 1 else ()
         return Content(along, found[0].held, doubtful(found))
@@ -224,22 +224,47 @@ class _Walk:
         """Whether what is stored to a tensor is what its specs say."""
         tensor = self.graph.tensors[tensor_id]
         partial = partial_axes(tensor)
-        fibres: dict[tuple[int, ...], dict[int, StageId]] = defaultdict(dict)
+        fibres: dict[tuple[tuple[int, ...], str | None], dict[int, StageId]] = defaultdict(dict)
+        places: dict[tuple[tuple[int, ...], str | None], dict[int, set[AccessPattern]]] = defaultdict(dict)
         for store in stores:
+            kind = self.graph.stages[store].kind
             rank = self.graph.rank_of(self.graph.stages[store])
             content = self.stored[store]
-            if content.doubt:
+            if content.doubt or not isinstance(kind, Store):
                 continue
             place = coordinates(tensor, rank)
             if partial:
-                fibre = fibres[tuple(p for g, p in enumerate(place) if g not in partial)]
-                first = fibre.setdefault(_within(tensor, place, partial)[0], store)
+                outer = tuple(p for g, p in enumerate(place) if g not in partial)
+                position = _within(tensor, place, partial)[0]
+                # Contributions to different values may lie side by side in a piece, if they do so in the same places
+                # of all of them.
+                named = outer, None if content.held is None else content.held.value
+                first = fibres[named].setdefault(position, store)
+                places[named].setdefault(position, set()).add(kind.pattern)
                 if self.stored[first].held != content.held:
                     self.doubts.append((store, "it stores parts of one piece that lack different things"))
             elif content.held is not None:
                 self._lacking(store, tensor, content.held)
+        self._side_by_side(tensor, places)
         for fibre in fibres.values():
             self._keep_partial(tensor, fibre)
+
+    def _side_by_side(
+        self, tensor: Tensor, places: Mapping[tuple[tuple[int, ...], str | None], Mapping[int, set[AccessPattern]]]
+    ) -> None:
+        """Where pieces hold contributions to several values: whether each value has the same place in all of them."""
+        pool = tensor.specs[partial_axes(tensor)[0]].partial if partial_axes(tensor) else None
+        # A whole value in every piece is folded in once a rank: by these pools that changes nothing.
+        once = pool in (Pool.MAX, Pool.MIN)
+        several = {outer for outer, _ in places if sum(o == outer for o, _ in places) > 1}
+        for (outer, value), by_rank in places.items():
+            if outer not in several:
+                continue
+            apart = len({frozenset(patterns) for patterns in by_rank.values()}) > 1
+            if apart or (value is None and not once):
+                what = "whole values beside contributions" if value is None else f"contributions to {value} elsewhere"
+                last = max(stage for stage in self.promised[self.graph.tensor_id(tensor.name)])
+                self.doubts.append((last, f"the pieces of {tensor.name!r} hold {what} in some ranks"))
 
     def _keep_partial(self, tensor: Tensor, fibre: Mapping[int, StageId]) -> None:
         """The pieces of all ranks fold into the whole: each contribution is in one of them, once."""

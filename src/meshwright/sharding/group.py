@@ -11,6 +11,7 @@ from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from meshwright import targets
+from meshwright.certify import Waiver
 from meshwright.errors import SplitError
 from meshwright.evaluate.arithmetic import Arithmetic
 from meshwright.evaluate.walk import Progress
@@ -21,6 +22,7 @@ from meshwright.machine import MachineSpec, load
 from meshwright.runtime.device import Card, Device, Stats, Tensor
 from meshwright.runtime.run import run_graph
 from meshwright.runtime.traffic import LinkBytes, link_bytes
+from meshwright.sharding.certified import require_certified
 from meshwright.sharding.choice import chosen_meshes, grid_meshes
 from meshwright.sharding.elements import as_elements
 from meshwright.sharding.group_collectives import Collectives
@@ -301,17 +303,19 @@ class MeshGroup(Collectives):
 
     # Running
 
-    def run(self, plan: Plan, progress: Progress | None = None) -> Sharded:
+    def run(self, plan: Plan, progress: Progress | None = None, waivers: Sequence[Waiver] = ()) -> Sharded:
         """Runs a plan; the only place that says when.
 
-        Raises `SplitError` for another group's plan, `PlanError` or `PlacementError` where its steps have no sound
-        order, whatever the order in which they are written.
+        waivers: obligations that need not hold, each with a reason and a name. Raises `SplitError` for another group's
+        plan, `PlanError` or `PlacementError` where its steps have no sound order, whatever the order in which they are
+        written, and `CertificateError` where its graph is not certified.
         """
         if plan.ranks.owner is not self.ranks.owner:
             raise SplitError(
                 f"this plan is for {plan.ranks}, and this group is another one ({self.ranks}); plan it with the group "
                 "that runs it"
             )
+        require_certified(plan, waivers)
         graph = graph_of(plan)
         slot = plan.slots[plan.into]
         ranks = Ranks(self.machine.name, slot.meshes, slot.grid, self.ranks.owner)

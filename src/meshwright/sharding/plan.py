@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from meshwright.certify import Certificate, Waiver
 from meshwright.ir.graph import Graph
 from meshwright.ir.spec import Spec
 from meshwright.runtime.traffic import LinkBytes, link_bytes
+from meshwright.sharding.certified import certificate_of
 from meshwright.sharding.lower import graph_of
 from meshwright.sharding.steps import Copy, OpenTiles, Ref, Steps
 from meshwright.sharding.value import Ranks, Sharded
@@ -52,6 +54,10 @@ class Plan(Steps, frozen=True, eq=False):
     def graph(self) -> Graph:
         """The stage graph of the whole plan; `PlanError` or `PlacementError` where its steps have no sound order."""
         return graph_of(self)
+
+    def certificate(self, waivers: Sequence[Waiver] = ()) -> Certificate:
+        """What can be promised of the plan's graph, obligation by obligation, with evidence; `run` asks for it."""
+        return certificate_of(self, waivers)
 
     def link_bytes(self) -> LinkBytes:
         """Payload bytes over each link, by (from mesh, to mesh), as `run` will count them; links without any left out.
