@@ -247,7 +247,12 @@ def _inner(block: _Block, axes: Sequence[_Axis]) -> int:
     first = len(axes)
     while first and all(_reachable(axes[first - 1 :], number) for number in range(len(block.moves))):
         first -= 1
-    return min(first, max(len(axes) - 1, 0))
+    if first < len(axes) or not axes:
+        return first
+    # Elements with a word each are rows of one.
+    last = zip(axes[-1].strides, block.moves, strict=True)
+    alone = all(stride * block.bytes_of(move) % WORD == 0 for stride, move in last)
+    return len(axes) if alone else len(axes) - 1
 
 
 def _reachable(axes: Sequence[_Axis], number: int) -> bool:
