@@ -366,6 +366,28 @@ def test_two_units_that_write_the_same_bytes_race():
         card.run_until_idle()
 
 
+def test_inputs_that_are_overwritten_under_a_reader_race():
+    card = loaded()
+    card.submit(0, AT, words(*OPEN))
+    card.submit(0, OTHER, words(*OPEN, Drain(addr=0, n=4)))
+    with pytest.raises(
+        Unpredictable, match=r"it writes 128 bytes from local address 0x0 on, which instruction 0 of MG"
+    ):
+        card.run_until_idle()
+    card = loaded()
+    host = Host(card, 0)
+    host.write(0x60, 8)
+    for slot, word in enumerate(words(*OPEN)):
+        host.stage(slot, word, last=slot == 2)
+    host.kick(AT, 0, 3)
+    card.write_block(CARD.host_addr(0, 1024), bytes(64))
+    with pytest.raises(Unpredictable, match="the host writes 64 bytes"):
+        card.write_block(CARD.host_addr(0, 1024 - 64), bytes(64))
+    assert host.count(AT) == 3
+    card.write_block(CARD.host_addr(0, 0), bytes(64))
+    assert len(card.reports) == 1
+
+
 def test_a_host_that_reads_a_result_it_has_not_waited_for_is_told():
     card = loaded()
     host = Host(card, 0)

@@ -1,7 +1,8 @@
 """`Card`: a whole machine in software, as a host sees it: words and blocks at addresses.
 
-The host writes programs and data, kicks, and polls. Nothing runs while the host only writes; each read of a register
-first lets the card go on until nothing moves, so a poll sees what it waits for or never will.
+The host writes programs and data, kicks, and polls. Nothing runs while the host only writes registers; each
+read, and each write of DRAM, first lets the card go on until nothing moves, so a poll sees what it waits for or never
+will.
 """
 
 from __future__ import annotations
@@ -234,7 +235,7 @@ class Card:
         mesh, offset, dram = self._place(address, count)
         try:
             if dram:
-                return mesh.host_read(offset, count).tobytes()
+                return mesh.host_read(offset, count)
             words = [mesh.agent.read(at) for at in range(offset, offset + count, WORD)]
             return b"".join(word.to_bytes(WORD, "little") for word in words)
         except Trouble as trouble:
@@ -249,6 +250,8 @@ class Card:
         mesh, offset, dram = self._place(address, len(content))
         try:
             if dram:
+                # What was kicked works on what was there then.
+                self._advance()
                 mesh.host_write(offset, content)
                 return
             words = content.view(np.uint64)

@@ -95,7 +95,7 @@ class Cluster(Unit):
                 "start a sweep or a DRAIN in between"
             )
         self._ordered(self._l1, issue, event, bank.label)
-        bank.fill(first, self.setting.wires.fill(word["addr"], count, bool(word["preq"]), issue))
+        bank.fill(first, self.setting.wires.fill(word["addr"], count, bool(word["preq"]), issue, event))
         if self._arrived:
             for entry in self._arrived_in(side, number, first, count):
                 del self._arrived[entry]

@@ -21,7 +21,7 @@ _WORD: Final = (1 << 64) - 1
 
 
 class Mailbox:
-    """Words of one flit to send, and a queue of flits that arrived."""
+    """Words of one flit to send, and `received`, the queue of flits that arrived."""
 
     def __init__(self, mesh: MeshSpec, units: Mapping[Coord, Unit], fifo: int, version: int) -> None:
         self._mesh = mesh
@@ -29,7 +29,7 @@ class Mailbox:
         self._fifo = fifo
         self._version = version
         self._out = [0] * FLIT_WORDS
-        self._in: deque[tuple[int, ...]] = deque()
+        self.received: deque[tuple[int, ...]] = deque()
         self._overflow = False
 
     def put(self, index: int, value: int) -> None:
@@ -38,24 +38,24 @@ class Mailbox:
 
     def word(self, index: int) -> int:
         """Word `index` of the flit at the head of the queue; trouble where there is none."""
-        if not self._in:
+        if not self.received:
             raise undefined("a word of the receive queue is read, and the queue is empty: poll RX_STATUS bit 16 first")
-        return self._in[0][index]
+        return self.received[0][index]
 
     def pop(self) -> None:
         """Drop the head of the queue."""
-        if self._in:
-            self._in.popleft()
+        if self.received:
+            self.received.popleft()
 
     @property
     def status(self) -> int:
         """RX_STATUS."""
-        return (0 if self._in else RX_EMPTY) | (RX_OVERFLOW if self._overflow else 0)
+        return (0 if self.received else RX_EMPTY) | (RX_OVERFLOW if self._overflow else 0)
 
     @property
     def full(self) -> bool:
         """Whether the receive queue is."""
-        return len(self._in) >= RX_DEPTH
+        return len(self.received) >= RX_DEPTH
 
     def overflow(self) -> None:
         """Something found the receive queue full: a reply that is lost, or a signal, which is not."""
@@ -103,7 +103,7 @@ class Mailbox:
         if self.full:
             self.overflow()
             return
-        self._in.append(reply.staged())
+        self.received.append(reply.staged())
 
     def _reached(self, place: Coord) -> Coord:
         """What answers at a place: what stands there, else what the router clamps it to."""

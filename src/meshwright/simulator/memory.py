@@ -21,15 +21,20 @@ _SPAN: Final = 32
 
 
 class Page:
-    """`PAGE` bytes; `newest`: stamp of the last write to any of them."""
+    """`PAGE` bytes.
 
-    __slots__ = ("data", "newest", "stamp", "written")
+    newest: stamp of the last write to any of them. reads: first byte, one past the last, and event of the reads by
+    units, until the host has seen those.
+    """
+
+    __slots__ = ("data", "newest", "reads", "stamp", "written")
 
     def __init__(self) -> None:
         self.data = np.zeros(PAGE, dtype=np.uint8)
         self.written = np.zeros(PAGE // _GRAIN, dtype=np.bool_)
         self.stamp = np.zeros(PAGE // _SPAN, dtype=np.int64)
         self.newest = 0
+        self.reads: list[tuple[int, int, Event]] = []
 
 
 class Dram:
@@ -124,7 +129,12 @@ class Dram:
         stop = start + count
         if page is not None and stop <= PAGE and page.written[start // _GRAIN : -(-stop // _GRAIN)].all():
             return page.data[start:stop]
-        out = np.empty(count, dtype=np.uint8)
+        return np.concatenate(self.pieces(address, count))
+
+    def pieces(self, address: int, count: int) -> list[Bytes]:
+        """The bytes as `read` gives them, page by page."""
+        self.inside(address, count)
+        found: list[Bytes] = []
         for number, start, stop, done in self._parts(address, count):
             page = self._pages.get(number)
             written = None if page is None else page.written[start // _GRAIN : -(-stop // _GRAIN)]
@@ -135,8 +145,8 @@ class Dram:
                     f"local address {where:#x} of mesh {self.mesh} is read and was never written; ECC memory answers "
                     "that with an error"
                 )
-            out[done : done + stop - start] = page.data[start:stop]
-        return out
+            found.append(page.data[start:stop])
+        return found
 
     def ordered(self, address: int, count: int, issue: Issue | None, what: str, writer: str | None = None) -> None:
         """Trouble where a unit's write to the bytes isn't ordered before `issue` (None: before the host, now).
@@ -155,6 +165,22 @@ class Dram:
                     "not seen that complete, so nothing orders the two"
                 )
 
+    def unread(self, address: int, count: int, issue: Issue | None, what: str, writer: str | None = None) -> None:
+        """Trouble where a unit's read of the bytes isn't ordered before `issue` (None: before the host, now).
+
+        writer: the unit that is about to write: its own reads are in order, since a fill is complete when it is there.
+        """
+        for number in range(address // PAGE, (address + count - 1) // PAGE + 1):
+            page = self._pages.get(number)
+            for start, stop, event in page.reads if page is not None else ():
+                if start >= address + count or address >= stop or event.unit == writer:
+                    continue
+                if event.seen is None or (issue is not None and not issue.follows(event)):
+                    raise unpredictable(
+                        f"{what} {count} bytes from local address {address:#x} on, which {event.what} reads; the host "
+                        "had not seen that complete, so nothing orders the two"
+                    )
+
     def _writers(self, address: int, count: int) -> Iterator[Event]:
         for number, start, stop, _ in self._parts(address, count):
             if (page := self._pages.get(number)) is None:
@@ -165,6 +191,9 @@ class Dram:
 
     def forget_seen(self) -> None:
         """Drop the events that the host has seen; only while nothing older than its sight is queued."""
+        for page in self._pages.values():
+            if page.reads and page.reads[0][2].seen is not None:
+                page.reads = [read for read in page.reads if read[2].seen is None]
         if not self._unseen or self._unseen[self.first_unseen].seen is None:
             return
         self._unseen = {stamp: event for stamp, event in self._unseen.items() if event.seen is None}

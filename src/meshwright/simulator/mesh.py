@@ -36,11 +36,21 @@ class _Kept(Struct, frozen=True, eq=False):
 
     stamp: int
     segment: Segment
+    start: int
+    stop: int
     pages: tuple[Page, ...]
 
-    def untouched(self) -> bool:
-        """Whether nothing in the pages was written since."""
-        return all(page.newest <= self.stamp for page in self.pages)
+    def read(self, event: Event) -> Segment:
+        """The segment, which an instruction reads."""
+        for page in self.pages:
+            page.reads.append((self.start, self.stop, event))
+        return self.segment
+
+    @property
+    def newest(self) -> int:
+        """Stamp of the last write to any of the pages."""
+        pages = self.pages
+        return pages[0].newest if len(pages) == 1 else max(page.newest for page in pages)
 
 
 class Shared(Struct, frozen=True):
@@ -126,33 +136,37 @@ class Mesh:
 
     # Wires
 
-    def read(self, address: int, count: int, issue: Issue) -> Bytes:
+    def read(self, address: int, count: int, issue: Issue, event: Event | None = None) -> Bytes:
         """`count` bytes of this mesh's DRAM."""
         local = self._own(address, count, GRANULE)
         self.dram.ordered(local, count, issue, "it reads")
-        return self.dram.read(local, count).copy()
+        found = self.dram.read(local, count).copy()
+        if event is not None:
+            for page in self.dram.pages(local, count):
+                page.reads.append((local, local + count, event))
+        return found
 
-    def fill(self, address: int, entries: int, prequantised: bool, issue: Issue) -> Segment:
+    def fill(self, address: int, entries: int, prequantised: bool, issue: Issue, event: Event) -> Segment:
         """L1 entries out of this mesh's DRAM; the same run of unchanged memory gives the same segment."""
         key, dram = (address, entries, prequantised), self.dram
         kept = self._kept.get(key)
         # Most operands lie in pages that nobody writes any more, which is seen at a glance.
-        if kept is not None and kept.untouched() and kept.stamp < dram.first_unseen:
+        if kept is not None and (newest := kept.newest) <= kept.stamp and newest < dram.first_unseen:
             self._kept.move_to_end(key)
-            return kept.segment
+            return kept.read(event)
         size = entries * (PREQUANTISED_BYTES if prequantised else ENTRY_BYTES)
         local = self._own(address, size, GRANULE)
         dram.ordered(local, size, issue, "it reads")
         if kept is not None and dram.unchanged(local, size, kept.stamp):
             self._kept.move_to_end(key)
-            return kept.segment
+            return kept.read(event)
         segment = self._segment(dram.read(local, size), prequantised)
         if kept is None:
             self._kept_entries += entries
-        self._kept[key] = _Kept(dram.stamp, segment, dram.pages(local, size))
+        made = self._kept[key] = _Kept(dram.stamp, segment, local, local + size, dram.pages(local, size))
         while self._kept_entries > _KEPT_ENTRIES:
             self._kept_entries -= self._kept.popitem(last=False)[0][1]
-        return segment
+        return made.read(event)
 
     def _segment(self, data: Bytes, prequantised: bool) -> Segment:
         if not prequantised:
@@ -173,12 +187,12 @@ class Mesh:
         if local % GRANULE:
             raise undefined(f"a write to {address:#x}, which is not aligned to {GRANULE} bytes")
         if mesh == self.id:
-            self.dram.ordered(local, len(data), issue, "it writes", event.unit)
+            self._before_write(self.dram, local, len(data), issue, event)
             self.dram.write(local, data, event)
             return
         dram = self._remote(mesh, f"a write to {address:#x}")
         dram.inside(local, len(data))
-        dram.ordered(local, len(data), issue, "it writes", event.unit)
+        self._before_write(dram, local, len(data), issue, event)
         copy = data.copy()
         granules = len(data) // GRANULE
         packets = -(-granules // _PACKET_GRANULES)
@@ -190,8 +204,13 @@ class Mesh:
         """The rest of a burst that a write carries along."""
         mesh, local = self._split(address)
         dram = self.dram if mesh == self.id else self._remote(mesh, f"a write to {address:#x}")
-        dram.ordered(local, count, issue, "it writes", event.unit)
+        self._before_write(dram, local, count, issue, event)
         dram.spoil(local, count, event)
+
+    @staticmethod
+    def _before_write(dram: Dram, local: int, count: int, issue: Issue, event: Event) -> None:
+        dram.ordered(local, count, issue, "it writes", event.unit)
+        dram.unread(local, count, issue, "it writes", event.unit)
 
     def _remote(self, mesh: int, what: str) -> Dram:
         if self._shared.assumptions.remote_writes == "refused":
@@ -226,11 +245,13 @@ class Mesh:
             )
         )
 
-    def host_read(self, local: int, count: int) -> Bytes:
+    def host_read(self, local: int, count: int) -> bytes:
         """Bytes as the host reads them; trouble where a unit's write to them is not known to be complete."""
         self.dram.ordered(local, count, None, "the host reads")
-        return self.dram.read(local, count)
+        return b"".join(piece.data for piece in self.dram.pieces(local, count))
 
     def host_write(self, local: int, data: bytes | Bytes) -> None:
-        """Bytes that the host writes."""
+        """Bytes that the host writes; trouble where a unit's use of them is not known to be complete."""
+        self.dram.ordered(local, len(data), None, "the host writes")
+        self.dram.unread(local, len(data), None, "the host writes")
         self.dram.write(local, np.frombuffer(data, dtype=np.uint8))

@@ -91,11 +91,14 @@ class Wires(Protocol):
     Each method raises `Trouble` where the machine would give no trustworthy answer.
     """
 
-    def read(self, address: int, count: int, issue: Issue) -> Bytes:
-        """`count` bytes of the unit's own mesh; reads do not cross."""
+    def read(self, address: int, count: int, issue: Issue, event: Event | None = None) -> Bytes:
+        """`count` bytes of the unit's own mesh; reads do not cross.
+
+        event: the completion of the reading instruction; without it nobody is told who overwrites what it reads.
+        """
         ...
 
-    def fill(self, address: int, entries: int, prequantised: bool, issue: Issue) -> Segment:
+    def fill(self, address: int, entries: int, prequantised: bool, issue: Issue, event: Event) -> Segment:
         """L1 entries out of the unit's own mesh, quantised on the way in unless they are already."""
         ...
 
