@@ -40,6 +40,8 @@ inline std::uint32_t code_of(std::uint32_t bits) {
   return magnitude ? code : 0;
 }
 
+constexpr float kLeastNormalFp16 = 0x1p-14f - 0x1p-26f;  // the least that makes 2^-14 when it is rounded to 11 bits
+
 inline std::uint32_t drained(std::uint32_t code) {
   const std::uint32_t magnitude = code & kLoopMagnitude;
   const std::uint32_t sign = (code & kLoopSign) >> 6;
@@ -98,38 +100,27 @@ void loop_drain(const std::uint32_t* codes, std::uint16_t* out, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) out[i] = static_cast<std::uint16_t>(drained(codes[i]));
 }
 
-// Rows of `Width` values become elements of rows `stride` apart, `columns` of them. A few rows at a time, in one loop
+// Rows of `Width` values become codes in rows `stride` apart, `columns` of them. A few rows at a time, in one loop
 // that is long enough to be worth vectors whatever their width, and then copied to where they belong.
-template <int Width, typename Element, typename Convert>
-void rows_to(const float* values, std::size_t rows, std::size_t columns, Element* out, std::size_t stride,
-             const Convert& convert) {
+template <int Width>
+void rows_to_codes(const float* values, std::size_t rows, std::size_t columns, std::uint32_t* codes,
+                   std::size_t stride) {
   constexpr std::size_t kRowsAtOnce = 16;
-  Element converted[kRowsAtOnce * Width];
+  std::uint32_t converted[kRowsAtOnce * Width];
   while (rows > 0) {
     const std::size_t count = rows < kRowsAtOnce ? rows : kRowsAtOnce;
-    for (std::size_t i = 0; i < count * Width; ++i) converted[i] = static_cast<Element>(convert(bits_of(values[i])));
-    for (std::size_t row = 0; row < count; ++row, out += stride) {
-      const Element* from = converted + row * Width;
+    for (std::size_t i = 0; i < count * Width; ++i) converted[i] = code_of(bits_of(values[i]));
+    for (std::size_t row = 0; row < count; ++row, codes += stride) {
+      const std::uint32_t* from = converted + row * Width;
       if (columns == Width) {
-        __builtin_memcpy(out, from, Width * sizeof(Element));
+        __builtin_memcpy(codes, from, Width * sizeof(std::uint32_t));
       } else {
-        for (std::size_t i = 0; i < columns; ++i) out[i] = from[i];
+        for (std::size_t i = 0; i < columns; ++i) codes[i] = from[i];
       }
     }
     values += count * Width;
     rows -= count;
   }
-}
-
-template <int Width>
-void rows_to_codes(const float* values, std::size_t rows, std::size_t columns, std::uint32_t* codes,
-                   std::size_t stride) {
-  rows_to<Width>(values, rows, columns, codes, stride, [](std::uint32_t bits) { return code_of(bits); });
-}
-
-template <int Width>
-void rows_to_fp16(const float* values, std::size_t rows, std::size_t columns, std::uint16_t* out, std::size_t stride) {
-  rows_to<Width>(values, rows, columns, out, stride, [](std::uint32_t bits) { return drained(code_of(bits)); });
 }
 
 template <int Width>

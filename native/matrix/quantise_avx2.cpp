@@ -57,6 +57,17 @@ inline void quantise_block(const std::uint16_t* x, std::int8_t* q, std::uint8_t*
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), _mm256_permute4x64_epi64(packed, 0xD8));
 }
 
+// Drained values. What would be a subnormal number is a zero with its sign; that is decided once the value is rounded
+// to 11 bits. Nothing is larger than 65504.
+inline __m128i fp16_of(__m256 values) {
+  const __m256 sign = _mm256_set1_ps(-0.0f), largest = _mm256_set1_ps(65504.0f);
+  const __m256 normal =
+      _mm256_cmp_ps(_mm256_andnot_ps(sign, values), _mm256_set1_ps(kLeastNormalFp16), _CMP_GE_OQ);
+  const __m256 kept = _mm256_and_ps(values, _mm256_or_ps(normal, sign));
+  const __m256 capped = _mm256_max_ps(_mm256_min_ps(kept, largest), _mm256_xor_ps(largest, sign));
+  return _mm256_cvtps_ph(capped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
 }  // namespace
 
 void avx2_quantise_row(const std::uint16_t* x, std::size_t k, std::int8_t* q, std::uint8_t* scale) {
@@ -71,15 +82,26 @@ void avx2_quantise_row(const std::uint16_t* x, std::size_t k, std::int8_t* q, st
 
 void avx2_to_codes(const float* values, std::size_t rows, std::size_t columns, std::uint32_t* codes,
                   std::size_t stride) {
-  rows_to_codes<8>(values, rows, columns, codes, stride);
+  rows_to_codes<kColumns>(values, rows, columns, codes, stride);
 }
 void avx2_to_fp16(const float* values, std::size_t rows, std::size_t columns, std::uint16_t* out,
                   std::size_t stride) {
-  rows_to_fp16<8>(values, rows, columns, out, stride);
+  for (std::size_t row = 0; row < rows; ++row, values += kColumns, out += stride) {
+    const __m128i first = fp16_of(_mm256_load_ps(values)), second = fp16_of(_mm256_load_ps(values + 8));
+    if (columns == kColumns) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out), first);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 8), second);
+    } else {
+      std::uint16_t converted[kColumns];
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(converted), first);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(converted + 8), second);
+      __builtin_memcpy(out, converted, columns * sizeof(std::uint16_t));
+    }
+  }
 }
 void avx2_from_codes(const std::uint32_t* codes, std::size_t stride, std::size_t rows, std::size_t columns,
                     float* values) {
-  rows_from_codes<8>(codes, stride, rows, columns, values);
+  rows_from_codes<kColumns>(codes, stride, rows, columns, values);
 }
 
 const Kernels& avx2_kernels() {

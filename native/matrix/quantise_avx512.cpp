@@ -40,6 +40,17 @@ inline void quantise_block(__m512i x, std::int8_t* q, std::uint8_t* scale) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), _mm512_cvtepi16_epi8(signed_value));
 }
 
+// Drained values. What would be a subnormal number is a zero with its sign; that is decided once the value is rounded
+// to 11 bits. Nothing is larger than 65504.
+inline __m256i fp16_of(__m512 values) {
+  const __m512 sign = _mm512_set1_ps(-0.0f), largest = _mm512_set1_ps(65504.0f);
+  const __mmask16 tiny =
+      _mm512_cmp_ps_mask(_mm512_andnot_ps(sign, values), _mm512_set1_ps(kLeastNormalFp16), _CMP_LT_OQ);
+  const __m512 kept = _mm512_mask_and_ps(values, tiny, values, sign);
+  const __m512 capped = _mm512_max_ps(_mm512_min_ps(kept, largest), _mm512_xor_ps(largest, sign));
+  return _mm512_cvtps_ph(capped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
 }  // namespace
 
 void avx512_quantise_row(const std::uint16_t* x, std::size_t k, std::int8_t* q, std::uint8_t* scale) {
@@ -53,15 +64,18 @@ void avx512_quantise_row(const std::uint16_t* x, std::size_t k, std::int8_t* q, 
 
 void avx512_to_codes(const float* values, std::size_t rows, std::size_t columns, std::uint32_t* codes,
                     std::size_t stride) {
-  rows_to_codes<16>(values, rows, columns, codes, stride);
+  rows_to_codes<kColumns>(values, rows, columns, codes, stride);
 }
 void avx512_to_fp16(const float* values, std::size_t rows, std::size_t columns, std::uint16_t* out,
                     std::size_t stride) {
-  rows_to_fp16<16>(values, rows, columns, out, stride);
+  const auto wanted = static_cast<__mmask16>((1u << columns) - 1);
+  for (std::size_t row = 0; row < rows; ++row, values += kColumns, out += stride) {
+    _mm256_mask_storeu_epi16(out, wanted, fp16_of(_mm512_load_ps(values)));
+  }
 }
 void avx512_from_codes(const std::uint32_t* codes, std::size_t stride, std::size_t rows, std::size_t columns,
                       float* values) {
-  rows_from_codes<16>(codes, stride, rows, columns, values);
+  rows_from_codes<kColumns>(codes, stride, rows, columns, values);
 }
 
 const Kernels& avx512_kernels() {

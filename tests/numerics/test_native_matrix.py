@@ -115,7 +115,17 @@ class TestAgainstRtl:
 
 # Operands made of blocks directly, so that every dot product, scale and order of exponents can be had.
 
-KINDS = ("random", "wide scales", "largest", "cancelling", "powers of two", "sparse", "descending", "ascending")
+KINDS = (
+    "random",
+    "wide scales",
+    "largest",
+    "cancelling",
+    "powers of two",
+    "sparse",
+    "descending",
+    "ascending",
+    "all of -64",
+)
 
 
 def blocks(kind: str, rows: int, count: int, rng: np.random.Generator):
@@ -139,6 +149,8 @@ def blocks(kind: str, rows: int, count: int, rng: np.random.Generator):
         exponent, eighths = rng.integers(8, 24, (rows, count)), np.zeros_like(eighths)
     elif kind == "sparse":
         q *= rng.random((rows, count, 1)) < 0.3
+    elif kind == "all of -64":  # no quantiser makes it, but seven bits hold it
+        q = np.where(rng.random((rows, count, 1)) < 0.7, -64, rng.choice([-64, 63], q.shape))
     elif kind == "descending":
         exponent = np.broadcast_to(np.clip(31 - np.arange(count), 0, 31), (rows, count))
     elif kind == "ascending":
@@ -304,6 +316,29 @@ def test_ten_million_adds_and_products():
 def test_drain_of_every_code(isa):
     codes = np.arange(1 << 22, dtype=np.uint32)
     np.testing.assert_array_equal(drain(isa, codes), twin_fp22.drain(codes))
+
+
+@pytest.mark.parametrize("isa", WIDE)
+@pytest.mark.parametrize("exponent", [-29, 1], ids=["next to subnormal", "next to overflow"])
+def test_products_are_drained_as_codes_are(isa, exponent):
+    """The one pass drains what it has in registers: every rounding at both ends of fp16, against the integer rule."""
+    rng = np.random.default_rng(23)
+    # With a 63 in it a block of integers is its own elements, so that a product is an integer of about 32 * 40 * 25.
+    a, b = rng.integers(18, 63, (301, 32)), rng.integers(0, 51, (407, 32))
+    a[:, 0], b[:, 1] = 63, 63
+    a *= rng.choice([-1, 1], (301, 1))
+    bits = [
+        (x * 2.0**power).astype(np.float16).view(np.uint16)
+        for x, power in ((a, exponent // 2), (b, exponent - exponent // 2))
+    ]
+    codes = matmul("scalar", *quantise("scalar", bits[0]), *quantise("scalar", bits[1]))
+    dots, found = (a @ b.T).ravel(), twin_fp22.decode(codes.ravel())
+    exact = np.abs(dots) < 2**15
+    np.testing.assert_array_equal(found[exact], dots[exact] * 2.0**exponent)
+    # 2^15 - 8 is halfway between two numbers of 11 bits, the larger of which is 2^15: 2^-14, or what fp16 lacks.
+    assert set(range(2**15 - 12, 2**15 + 4)) <= set(np.abs(dots))
+    expected = drain("scalar", codes.ravel()).reshape(codes.shape)
+    np.testing.assert_array_equal(matmul_fp16(isa, *bits), expected)
 
 
 @pytest.mark.parametrize("isa", ISAS)
