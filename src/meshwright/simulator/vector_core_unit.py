@@ -41,7 +41,8 @@ class _Port:
     def read(self, addresses: Addresses) -> Words:
         out: Words = np.empty((len(addresses), GRANULE // 2), np.uint16)
         for address, which in runs(addresses):
-            data = self._setting.wires.read(address, (which.stop - which.start) * GRANULE, self.issue)
+            count = (which.stop - which.start) * GRANULE
+            data = self._setting.wires.read(address, count, self.issue, self.event)
             out[which] = data.view(np.uint16).reshape(-1, GRANULE // 2)
         return out
 

@@ -263,8 +263,8 @@ def test_more_constants_than_scalar_registers_are_set_where_they_are_used():
     check_kernel(Elementwise("polynomial", total, 1), halves(9, 200), layout="padded")
 
 
-def programs(kernel, *operands, layout="rows"):
-    graph = graph_of(kernel, *operands)
+def programs(kernel, *operands, layout="rows", cores=2):
+    graph = graph_of(kernel, *operands, cores=cores)
     return [task.program for task in tasks_of(graph, placed(graph, layout))]
 
 
@@ -282,15 +282,16 @@ def test_code_stays_and_only_descriptors_change_between_runs():
     assert len(between) == 2
 
 
-def test_predicates_have_an_empty_pipe_between_compare_and_use():
-    for length, drains in ((16, True), (128, False)):
-        expr = Select(Operand(0) < 0.0, Operand(0) * 2.0, Operand(1))
-        (program, *_) = programs(Elementwise("select", expr, 2), halves(2, length), halves(2, length))
-        code = decode_code(code_words(program))
-        at = next(i for i, c in enumerate(code) if isinstance(c, isa.Alu) and c.op == "VCMPLT")
-        use = next(i for i, c in enumerate(code) if isinstance(c, isa.Alu) and c.pm)
-        between = code[at + 1 : use]
-        assert any(isinstance(c, isa.SetMode) for c in between) or len(between) >= (2 if drains else 1)
+@pytest.mark.parametrize(("length", "drained"), [(16, True), (32, True), (48, True), (64, False), (128, False)])
+def test_predicates_are_used_after_a_gap_or_an_empty_pipe(length, drained):
+    x, y = halves(1, length), halves(1, length, seed=1)
+    kernel = Elementwise("select", Select(Operand(0) < 0.0, Operand(1), Operand(0)), 2)
+    (program,) = programs(kernel, x, y, cores=1)
+    code = decode_code(code_words(program))
+    at = next(i for i, c in enumerate(code) if isinstance(c, isa.Alu) and c.op == "VCMPLT")
+    after = [type(c) for c in code[at + 1 : at + 4]]
+    assert after == ([isa.Alu, isa.SetMode, isa.Alu] if drained else [isa.Alu, isa.Alu, isa.Store])
+    check_kernel(kernel, x, y, cores=1)
 
 
 def test_a_core_uses_no_more_of_l1_than_is_safe():
