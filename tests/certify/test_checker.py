@@ -10,10 +10,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import meshwright.certify.checker
 from certify.broken_graphs import BROKEN
 from certify.hand_made import CARD, GRID, chain_sum, multicast, pipeline, two_branches
-from meshwright.certify import Certificate, CertificateError, Verdict, Waiver, certify, from_json, recheck, to_json
+from meshwright.certify import (
+    Certificate,
+    CertificateError,
+    Verdict,
+    Waiver,
+    certify,
+    checker,
+    from_json,
+    recheck,
+    to_json,
+)
 from meshwright.certify.certificate import (
     BlockCounts,
     ChannelOrder,
@@ -45,7 +54,7 @@ SPANS = {(TensorId(0), 0): (0, 64), (TensorId(1), 0): (64, 128)}
 
 def test_one_short_file_of_little() -> None:
     """Under 400 lines, and of this package only `ir`, `machine`, `errors` and the certificate's records."""
-    source = Path(meshwright.certify.checker.__file__).read_text()
+    source = Path(checker.__file__).read_text()
     assert source.count("\n") < 400
     imported = {
         node.module

@@ -235,6 +235,46 @@ def test_huge_numbers_take_no_time(run, tmp_path: Path, name: str, wrong: str) -
         assert time.process_time() - started < 10
 
 
+def test_many_stores_to_one_tensor_take_seconds(run, graph) -> None:
+    """Of 3000 stores every two might meet: more pairs than are held against each other."""
+    made = copies_of(*((f"x{i % 3}", part(i, i + 1), "y", part(i, i + 1)) for i in range(3000)), shape=(3000,))
+    started = time.process_time()
+    result = run("check", graph(made), "--machine", "grid-8x8")
+    assert result.exit_code == 3
+    assert "Covered             not decided  over 2097152 pairs of accesses to the same pieces" in result.stdout
+    assert time.process_time() - started < 30
+
+
+def test_a_tangle_of_many_stages_takes_seconds(run, graph) -> None:
+    """Four hundred ways that are all one block too shallow, each by itself."""
+    one = two_branches(4, 3)
+    tensors, buffers, groups, stages, orders = [], [], [], [], []
+    for number in range(60):
+        to = len(buffers)
+
+        def moved(buffer, to=to):
+            return buffer + to
+
+        first = len(stages)
+        for stage in one.stages:
+            kind = stage.kind
+            for name, by in (("tensor", len(tensors)), ("multicast", len(groups)), ("group", len(groups))):
+                if getattr(kind, name, None) is not None:
+                    kind = replace(kind, **{name: getattr(kind, name) + by})
+            stages.append(replace(stage, kind=kind).remap_buffers(moved))
+        orders += [replace(e, before=e.before + first, after=e.after + first) for e in one.precedences]
+        tensors += [replace(t, name=f"{t.name}{number}") for t in one.tensors]
+        buffers += one.buffers
+        groups += one.groups
+    made = replace(one, tensors=tuple(tensors), buffers=tuple(buffers), groups=tuple(groups), stages=tuple(stages),
+                   precedences=tuple(orders))  # fmt: skip
+    started = time.process_time()
+    result = run("check", graph(made), "--machine", "grid-8x8")
+    assert result.exit_code == 1
+    assert "make b0 4 blocks deep instead of 3; make b5 4 blocks deep instead of 3" in result.stdout
+    assert time.process_time() - started < 60
+
+
 def leaves(value, path=()):
     """Every number and string in a JSON value, with the way to it."""
     if isinstance(value, dict):

@@ -167,6 +167,9 @@ class _Checker(Struct, frozen=True, eq=False, dict=True):
         if (e.senders, e.receivers) != (known := group_members(self.graph)):
             return False
         for group, senders, receivers in zip(self.graph.groups, *known, strict=True):
+            (x0, y0), (x1, y1) = group.low, group.high
+            if (x1 - x0 + 1) * (y1 - y0 + 1) > len(self._occupants.get(group.sender.chip, {})):
+                return False
             sites = [self.graph.site(self.graph.stages[r]) for r in receivers]
             sites += [group.sender] if group.holds(group.sender) and senders else []
             there = self.machine.noc.multicast and all(unit_at(self._occupants, s) for s in group.sites)
@@ -347,7 +350,7 @@ class _Checker(Struct, frozen=True, eq=False, dict=True):
             return False
         stages = self.graph.stages
         return all(
-            b not in stages[touching[0]].ins and any(b in stages[s].ins for s in touching)
+            b not in stages[touching[0]].ins and b not in stages[touching[-1]].outs
             for b, opened in found
             for touching in opened
         )

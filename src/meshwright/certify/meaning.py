@@ -7,7 +7,7 @@ from typing import Final
 
 from meshwright.certify.certificate import Entry, FieldAgreement, Witness, graph_hash
 from meshwright.certify.findings import Case, broken, held, not_decided
-from meshwright.certify.same_function import SameFunction, same_function
+from meshwright.certify.same_function import InterfaceError, SameFunction, same_function
 from meshwright.errors import EvaluationError, GraphError, NumericsError
 from meshwright.ir.flow import block_counts
 from meshwright.ir.graph import Graph
@@ -46,6 +46,8 @@ def same_function_entry(case: Case) -> Entry:
             if reason := too_much(graph):
                 return not_decided(name, f"{what} is too large: {reason}")
         answer = same_function(case.graph, case.reference, _ROUNDS, _SEED, names=case.names)
+    except InterfaceError as error:
+        return broken(name, str(error), Witness(change="read what the reference reads, and store what it makes"))
     except (GraphError, EvaluationError, NumericsError) as error:
         return not_decided(name, str(error))
     if answer.held:

@@ -60,7 +60,7 @@ def certify(
     excused = _excused(waivers, reference is not None)
     found: dict[str, Entry] = {}
     for name in (*OBLIGATIONS, *([MEANING] if reference is not None else [])):
-        reason = _unfounded(name, found)
+        reason = "" if any(f.obligation == name for f in case.faults) else _unfounded(name, found)
         found[name] = not_decided(name, reason) if reason else _asked(name, case, found)
     entries = tuple(_waived(entry, excused.get(entry.obligation)) for entry in found.values())
     return sealed(Certificate(VERSION, graph_hash(graph), canonical_hash(machine), entries))

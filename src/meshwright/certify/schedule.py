@@ -23,9 +23,9 @@ from meshwright.certify.certificate import FiringOrder, Part, Run
 from meshwright.ir.ids import BufferId, StageId
 from meshwright.ir.steps import Reason, Rule, Walk
 
-MOST_BATCHES: Final = 1 << 21
+MOST_BATCHES: Final = 1 << 19
 """More batches of steps than this aren't tried; a few seconds."""
-_MOST_STARTS: Final = 1 << 12
+_MOST_STARTS: Final = 1 << 8
 """A smallest circle is looked for from so many stages."""
 
 
@@ -40,6 +40,7 @@ class Outcome(Struct, frozen=True):
     order: FiringOrder
     peaks: dict[BufferId, int]
     finished: bool
+    batches: int
 
 
 def run(walk: Walk, deeper: dict[BufferId, int] | None = None) -> Outcome:
@@ -47,7 +48,7 @@ def run(walk: Walk, deeper: dict[BufferId, int] | None = None) -> Outcome:
     search = _Search(walk, deeper or {})
     search.all()
     finished = all(d == n for d, n in zip(search.done, walk.steps, strict=True))
-    return Outcome(tuple(search.done), FiringOrder(tuple(search.parts)), dict(search.peaks), finished)
+    return Outcome(tuple(search.done), FiringOrder(tuple(search.parts)), dict(search.peaks), finished, search.batches)
 
 
 class _Search:
@@ -201,13 +202,21 @@ def waits(walk: Walk, done: tuple[int, ...]) -> list[Wait]:
 
 
 def smallest_circle(found: list[Wait]) -> list[Wait]:
-    """As few waits as make a circle."""
+    """As few waits as make a circle; in a tangle of many stages a small one."""
     after = defaultdict[StageId, list[Wait]](list)
     for wait in found:
         after[wait.stage].append(wait)
+    digraph: rx.PyDiGraph[int, None] = rx.PyDiGraph(multigraph=False)
+    digraph.add_nodes_from(list(range(1 + max((max(w.stage, w.other) for w in found), default=-1))))
+    digraph.add_edges_from([(w.stage, w.other, None) for w in found])
+    tangles = [set(ring) for ring in rx.strongly_connected_components(digraph) if len(ring) > 1]
+    if not tangles:
+        return [w for w in found if w.stage == w.other][:1]
+    tangle = min(tangles, key=lambda ring: (len(ring), min(ring)))
+    within = {StageId(s): [w for w in after[StageId(s)] if w.other in tangle] for s in tangle}
     best: list[Wait] = []
-    for start in list(after)[:_MOST_STARTS]:
-        circle = _circle(after, start, len(best) or math.inf)
+    for start in sorted(within)[:_MOST_STARTS]:
+        circle = _circle(within, start, len(best) or math.inf)
         if circle:
             best = circle
         if len(best) == 2:
@@ -242,39 +251,47 @@ class Depths(Struct, frozen=True):
     deeper: dict[BufferId, int]
 
 
-def sufficient_depths(walk: Walk, most_rounds: int = 256) -> Depths | None:
-    """Deeper buffers with which all stages come to their end; None where none do, or none were found in time.
+def sufficient_depths(walk: Walk) -> Depths | None:
+    """Deeper buffers with which all stages come to their end; None where no depth helps.
 
-    Each time the stages get stuck, the full buffer that is in the way is made a block deeper; afterwards each one is
-    made as shallow again as the others allow. So none can be lowered by itself; other choices may need less in all.
+    Each time the stages get stuck, the full buffer that is in the way is made deeper; afterwards each one is made as
+    shallow again as the others allow. So none can be lowered by itself; other choices may need less in all. Raises
+    `SearchError` where that takes more than a few times `MOST_BATCHES` batches.
     """
     deeper: dict[BufferId, int] = {}
-    for _ in range(most_rounds):
-        outcome = run(walk, deeper)
-        if outcome.finished:
-            return Depths(_lowered(walk, deeper))
+    tries = _Tries(walk)
+    while not (outcome := tries.run(deeper)).finished:
         stuck = waits(_with(walk, deeper), outcome.done)
-        full = [w for w in smallest_circle(stuck) if w.reason is Reason.ROOM]
-        if not full or full[0].buffer is None:
+        full = [w.buffer for w in smallest_circle(stuck) if w.reason is Reason.ROOM and w.buffer is not None]
+        if not full:
             return None
-        chosen = full[0].buffer
         # Doubling, so that a depth of thousands is found in time; lowering comes after.
-        deeper[chosen] = max(1, 2 * deeper.get(chosen, 0))
-    return None
-
-
-def _lowered(walk: Walk, deeper: dict[BufferId, int]) -> dict[BufferId, int]:
-    kept = dict(deeper)
-    for buffer, most in deeper.items():
+        deeper[full[0]] = max(1, 2 * deeper.get(full[0], 0))
+    for buffer, most in list(deeper.items()):
         low, high = 0, most
         while low < high:
             middle = (low + high) // 2
-            if run(walk, {**kept, buffer: middle}).finished:
-                high = middle
-            else:
-                low = middle + 1
-        kept[buffer] = high
-    return {b: n for b, n in kept.items() if n}
+            enough = tries.run({**deeper, buffer: middle}).finished
+            low, high = (low, middle) if enough else (middle + 1, high)
+        deeper[buffer] = high
+    return Depths({b: n for b, n in deeper.items() if n})
+
+
+class _Tries:
+    """Runs with deeper buffers, as many as there is time for."""
+
+    def __init__(self, walk: Walk) -> None:
+        self.walk = walk
+        self.spent = 0
+
+    def run(self, deeper: dict[BufferId, int]) -> Outcome:
+        """One more. Raises `SearchError`."""
+        if self.spent > 2 * MOST_BATCHES:
+            raise SearchError
+        outcome = run(self.walk, deeper)
+        # What is fixed about a run, looking at every stage, counts as well.
+        self.spent += outcome.batches + len(self.walk.steps)
+        return outcome
 
 
 def _with(walk: Walk, deeper: dict[BufferId, int]) -> Walk:

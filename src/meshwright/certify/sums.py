@@ -68,7 +68,7 @@ def opened_before_add(case: Case) -> Entry:
                 _accumulator(case, buffer, (first,), f"put a stage that only puts into b{buffer} before s{first}"),
             )
         for touching in opened:
-            if not any(buffer in case.graph.stages[s].ins for s in touching):
+            if buffer in case.graph.stages[touching[-1]].outs:
                 then = "and no stage takes them out" if touching is opened[-1] else "and it is opened again over them"
                 last = opened[opened.index(touching) + 1][0] if touching is not opened[-1] else touching[-1]
                 return broken(

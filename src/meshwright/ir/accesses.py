@@ -21,6 +21,10 @@ from meshwright.ir.regions import Region, RegionError, region_of
 
 MOST_ELEMENTS: Final = 1 << 22
 """An update in place is followed element by element in pieces and streams of up to this many elements."""
+MOST_PAIRS: Final = 1 << 21
+"""No more pairs of accesses to the same piece than this are held against each other; seconds."""
+MOST_HELD: Final = 1 << 25
+"""Regions of one graph hold no more positions than this; one takes eight bytes."""
 
 
 class Piece(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -51,8 +55,11 @@ class Accesses(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """Pieces that are stored to."""
-        return touched(self.graph)
+        """Pieces that are stored to; `RegionError` where more accesses than `MOST_PAIRS` would meet each other."""
+        found = touched(self.graph)
+        if sum(len(p.stores) * (len(p.stores) + len(p.loads)) for p in found) > MOST_PAIRS:
+            raise RegionError(f"over {MOST_PAIRS} pairs of accesses to the same pieces")
+        return found
 
     @cached_property
     def _order(self) -> rx.PyDiGraph[StageId, None]:
@@ -61,6 +68,11 @@ class Accesses(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def _known(self) -> dict[StageId, set[int]]:
         return {}
+
+    @cached_property
+    def _held(self) -> list[int]:
+        """How many positions are in regions."""
+        return [0]
 
     @cached_property
     def _regions(self) -> dict[StageId, Region]:
@@ -96,7 +108,11 @@ class Accesses(Struct, frozen=True, eq=False, dict=True):
             shape = self.graph.tensors[kind.tensor].local
             blocks = kind.num_blocks if isinstance(kind, Load) else None
             free = kind.pattern.axis if isinstance(kind.pattern, Gather) else None
-            self._regions[stage] = region_of(affine_of(kind.pattern), shape, blocks, free)
+            region = region_of(affine_of(kind.pattern), shape, blocks, free)
+            self._held[0] += sum(len(at) for product in region.products for at in product.positions)
+            if self._held[0] > MOST_HELD:
+                raise RegionError(f"over {MOST_HELD} positions in all accesses together")
+            self._regions[stage] = region
         return self._regions[stage]
 
     def looked_up(self, stage: StageId) -> bool:

@@ -141,7 +141,7 @@ def _side_by_side(parts: Sequence[Held]) -> tuple[Held | None, str]:
     first = parts[0]
     if any((p.count, p.times) != (first.count, first.times) for p in parts):
         return first, f"contributions to different values are folded: {first} and {parts[1]}"
-    names = " and ".join(dict.fromkeys(p.value for p in parts))
+    names = " and ".join(sorted({p.value for p in parts}))
     return replace(first, value=_short(names)), ""
 
 
@@ -161,7 +161,7 @@ def _applied(expr: Expr, parts: Sequence[Held | None]) -> tuple[Held | None, str
             "UnreducedShard", f"combines {there[0][1]} with a partial of another pool", "reduce both before this stage"
         )
     bare = _bare_fold(expr, pool)
-    if bare is not None:
+    if bare is not None and (len(set(bare)) == len(bare) or _told_apart([parts[i] for i in bare])):
         return folded(pool, [parts[i] for i in bare])
     if not commutes(expr, pool, frozenset(i for i, _ in there)):
         raise SumError(
@@ -178,7 +178,7 @@ def _applied(expr: Expr, parts: Sequence[Held | None]) -> tuple[Held | None, str
 
 
 def _bare_fold(expr: Expr, pool: Pool) -> list[int] | None:
-    """The operands that an expression folds, each once, if it does nothing else."""
+    """The operands that an expression folds, as often as it does, if it does nothing else."""
     if pool not in _FOLDS:
         return None
     found: list[int] = []
@@ -193,7 +193,16 @@ def _bare_fold(expr: Expr, pool: Pool) -> list[int] | None:
                 stack += [a, b]
             case _:
                 return None
-    return found if len(set(found)) == len(found) else None
+    return found
+
+
+def _told_apart(parts: Sequence[Held | None]) -> bool:
+    """Whether operands of which some are folded in twice are different contributions to one value.
+
+    The same operand twice, and nothing else, is twice the value.
+    """
+    held = [p for p in map(lacking, parts) if p is not None]
+    return len(held) == len(parts) and len({(p.value, p.count) for p in held}) == 1 and len({p.times for p in held}) > 1
 
 
 def _fingerprint(expr: Expr) -> str:

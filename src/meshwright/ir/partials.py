@@ -25,6 +25,7 @@ from meshwright.ir.records import AllReduce, Compute, Load, Recv, Scalar, Stage,
 from meshwright.ir.regions import RegionError, region_of
 
 Piece = tuple[TensorId, int]
+_MIXED = "lack different things"
 
 
 class Finding(Struct, frozen=True):
@@ -173,7 +174,10 @@ class _Walk:
         if len({(c.held, c.doubt) for c in found}) > 1:
             found = list(dict.fromkeys(self.stored[s] for s in stores if self._meet(s, load))) or found
         if len({None if c.held is None else (c.held.pool, c.held.count, c.held.times) for c in found}) > 1:
-            return Content(doubt=f"it loads from {self.graph.tensors[tensor].name!r} parts that lack different things")
+            # Some elements lack this; so does a result that is made of the stream as if all were alike.
+            held = next((c.held for c in found if lacking(c.held) is not None and not c.doubt), None)
+            text = f"it loads from {self.graph.tensors[tensor].name!r} parts that {_MIXED}"
+            return Content(held=held, doubt=text)
         along = found[0].along if len(found) == 1 else ()
         return Content(along, found[0].held, doubtful(found))
 
@@ -214,7 +218,8 @@ class _Walk:
             axis = axis_of.get(cut.axis) if cut.axis is not None else _moving(pattern, cut.from_blocks)
             if axis is not None:
                 along.append(replace(cut, axis=axis, from_blocks=1, within=min(cut.within, 1)))
-        self.stored[stage_id] = replace(content, along=tuple(along), held=lacking(content.held))
+        held = None if content.doubt and self.passes_on(store.tensor) else lacking(content.held)
+        self.stored[stage_id] = replace(content, along=tuple(along), held=held)
         if self.passes_on(store.tensor):
             self.passing[store.tensor, self.graph.rank_of(stage)].append(stage_id)
         else:
@@ -230,6 +235,8 @@ class _Walk:
             kind = self.graph.stages[store].kind
             rank = self.graph.rank_of(self.graph.stages[store])
             content = self.stored[store]
+            if content.doubt.endswith(f"parts that {_MIXED}") and content.held is not None and not partial:
+                self._lacking(store, tensor, content.held)
             if content.doubt or not isinstance(kind, Store):
                 continue
             place = coordinates(tensor, rank)
