@@ -29,9 +29,8 @@ class _Plan:
         names = dict.fromkeys((*kind.uses, *_REFUSED[op]))
         fields = [kind.format.free[name] for name in names]
         self.reserved = kind.format.reserved
-        self.names = ("op", *names)
         parts = [field.parts[0] for field in fields]
-        self.shifts = [(lo, (1 << hi - lo + 1) - 1) for hi, lo in parts]
+        self.shifts = [(name, lo, (1 << hi - lo + 1) - 1) for name, (hi, lo) in zip(names, parts, strict=True)]
         self.upper = [
             (name, lo, (1 << hi - lo + 1) - 1, parts[at][0] - parts[at][1] + 1)
             for at, (name, field) in enumerate(zip(names, fields, strict=True))
@@ -40,7 +39,8 @@ class _Plan:
 
     def unpack(self, op: int, word: int) -> dict[str, int]:
         """The fields of a word with this opcode."""
-        found = dict(zip(self.names, (op, *[word >> shift & mask for shift, mask in self.shifts]), strict=True))
+        found = {name: word >> shift & mask for name, shift, mask in self.shifts}
+        found["op"] = op
         for name, shift, mask, width in self.upper:
             found[name] |= (word >> shift & mask) << width
         return found
