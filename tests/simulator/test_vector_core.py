@@ -252,6 +252,15 @@ def test_walks_count_the_innermost_dimension_first_and_stay_at_their_end(base, g
     assert walk.tolist() == [address & (1 << 40) - 1 for address in wanted[:steps]]
 
 
+def test_a_load_takes_as_much_of_a_walk_as_it_needs_however_long_that_is():
+    rig = Rig()
+    rig.vector(0, lane.from_fp16(np.arange(16, dtype=np.uint16)))
+    rig.describe(STORE, 0, (1, 0xFFFF), (1, 0xFFFF), (1, 0xFFFF), (1, 0xFFFF))
+    answer = rig.run(*rig.length(16), isa.Store(ad=STORE, vd=0, offset=-1), isa.Load(ad=STORE, vd=1, offset=511))
+    assert answer.defect is None
+    np.testing.assert_array_equal(rig.state.v[1, :16], lane.from_fp16(np.arange(16, dtype=np.uint16)))
+
+
 def test_drain_follows_its_walk():
     rig = Rig()
     rig.vector(0, lane.from_fp16(np.arange(64, dtype=np.uint16)))

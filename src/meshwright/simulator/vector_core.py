@@ -11,9 +11,8 @@ from msgspec import Struct
 from meshwright.machine.figures import VectorCoreSpec
 from meshwright.simulator.faults import Kind, Trouble
 from meshwright.simulator.vector_core_memory import PeerDrain, VectorPort, Words
-from meshwright.simulator.vector_core_run import Execution
+from meshwright.simulator.vector_core_run import Code, Execution
 from meshwright.simulator.vector_core_state import Defect, DefectError, Fault, FaultError, State
-from meshwright.targets.ktpu.isa import vector as isa
 from meshwright.targets.ktpu.isa.cluster import OPCODE
 from meshwright.targets.ktpu.isa.fields import InstructionError
 from meshwright.targets.ktpu.isa.payload import Desc, Imem, Run, decode_payload
@@ -42,8 +41,7 @@ class VectorCore:
         self.state = State(spec)
         self.port = port
         self._late_fault = False
-        self._decoded: dict[int, tuple[isa.VectorInstruction, int]] = {}
-        self._decoded_version = 0
+        self._code, self._code_version = Code(), 0
 
     def execute(self, payload: int) -> Answer:
         """Takes a 256-bit payload; one with an unknown opcode is retired and does nothing."""
@@ -65,10 +63,9 @@ class VectorCore:
         return Answer()
 
     def _run(self, pc: int) -> Answer:
-        if self._decoded_version != self.state.imem_version:
-            self._decoded = {}
-            self._decoded_version = self.state.imem_version
-        execution = Execution(self.state, self.port, self._decoded)
+        if self._code_version != self.state.imem_version:
+            self._code, self._code_version = Code(), self.state.imem_version
+        execution = Execution(self.state, self.port, self._code)
         try:
             execution.run(pc)
         except FaultError as error:

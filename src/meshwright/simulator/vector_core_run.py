@@ -44,6 +44,18 @@ REDUCTIONS: Final[dict[int, lane.ReduceKind]] = {
 }
 
 
+class Code:
+    """What has been made of instruction memory so far; it holds until a word of that changes.
+
+    decoded: by word, the instruction and the word after it. stretches: by the word they begin at and what else they
+    depend on.
+    """
+
+    def __init__(self) -> None:
+        self.decoded: dict[int, tuple[isa.VectorInstruction, int]] = {}
+        self.stretches: dict[tuple[int, int | None, int, int, Pending], Stretch] = {}
+
+
 class _Loop(Struct):
     start: int
     end: int
@@ -53,12 +65,12 @@ class _Loop(Struct):
 class Execution:
     """One run over `state`. `port` is where fills and drains go."""
 
-    def __init__(self, state: State, port: VectorPort, decoded: dict[int, tuple[isa.VectorInstruction, int]]) -> None:
+    def __init__(self, state: State, port: VectorPort, code: Code) -> None:
         self.state = state
         self.pc = 0
         self.executed = 0
         self.traffic = Traffic(state, port)
-        self._decoded = decoded
+        self._code = code
         self._loop: _Loop | None = None
         self._pending: Pending = SETTLED
         self._last_predicate: int | None = None
@@ -91,7 +103,7 @@ class Execution:
     # Fetching.
 
     def _fetch(self, pc: int) -> tuple[isa.VectorInstruction, int]:
-        if pc not in self._decoded:
+        if pc not in self._code.decoded:
             imem = self.state.imem
             first, second = imem[pc], imem[(pc + 1) % len(imem)]
             if first is None:
@@ -101,8 +113,8 @@ class Execution:
                 instruction, size = isa.decode_at(words, 0)
             except InstructionError as error:
                 raise DefectError(self._defect(Kind.UNDEFINED, str(error), pc)) from None
-            self._decoded[pc] = instruction, (pc + size) % len(imem)
-        return self._decoded[pc]
+            self._code.decoded[pc] = instruction, (pc + size) % len(imem)
+        return self._code.decoded[pc]
 
     def _turn(self) -> None:
         """Back to the start of the loop, or out of it; and a stop where no VHALT can ever come."""
@@ -141,9 +153,25 @@ class Execution:
 
     def _alu(self) -> int:
         """Runs the ALU words from here on that go in one pass; gives where the code goes on."""
-        words: list[tuple[int, isa.Alu]] = []
-        pc, size = self.pc, len(self.state.imem)
         end = self._loop.end if self._loop is not None else None
+        gap = predicate_gap(self.state.length)
+        key = self.pc, end, self.state.mode, gap, self._pending
+        stretch = self._code.stretches.get(key)
+        if stretch is None:
+            stretch = compile_stretch(self._operations(end), gap, self._pending)
+            self._code.stretches[key] = stretch
+        self._run_stretch(stretch)
+        final = stretch.operations[-1]
+        self._pending = stretch.pending
+        self._last_predicate = final.last.pr
+        self.executed += sum(len(o.words) for o in stretch.operations)
+        self._straight += len(stretch.operations) - 1
+        return (final.pc + len(final.words)) % len(self.state.imem)
+
+    def _operations(self, end: int | None) -> tuple[Operation, ...]:
+        """The operations from here on up to another word, the end of the loop, or one that the decoder refuses."""
+        words: list[tuple[int, isa.Alu]] = []
+        pc = self.pc
         while not words or (pc not in (end, 0) and self.state.imem[pc] is not None):
             instruction, following = self._fetch(pc)
             if not isinstance(instruction, isa.Alu):
@@ -157,15 +185,7 @@ class Execution:
         sound = next((at for at, o in enumerate(operations) if self._refused(o)), len(operations))
         if not sound:
             self._refuse(operations[0])
-        gap = predicate_gap(self.state.length)
-        stretch = compile_stretch(operations[:sound], gap, self._pending)
-        self._run_stretch(stretch)
-        final = stretch.operations[-1]
-        self._pending = stretch.pending
-        self._last_predicate = final.last.pr
-        self.executed += sum(len(o.words) for o in stretch.operations)
-        self._straight += len(stretch.operations) - 1
-        return (final.pc + len(final.words)) % size
+        return operations[:sound]
 
     @staticmethod
     def _refused(operation: Operation) -> bool:

@@ -7,7 +7,9 @@ steers it, has to be known. Sizes and reset values: RTL, in tests/golden/ktpu_ve
 
 from __future__ import annotations
 
+import math
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -89,19 +91,22 @@ class Descriptor(Struct, frozen=True):
     @property
     def count(self) -> int:
         """Steps of the whole walk."""
-        total = 1
-        for bound in self.bounds:
-            total *= bound
-        return total
+        return math.prod(self.bounds)
 
     def walk(self, steps: int) -> Addresses:
         """The addresses of the first `steps` steps, int64; past its end a walk stays at its last address."""
-        index = np.minimum(np.arange(steps), self.count - 1)
-        address = np.full(steps, self.base, np.int64)
-        for stride, bound in zip(self.strides, self.bounds, strict=True):
-            index, at = np.divmod(index, bound)
-            address += at * stride
-        return address & ADDRESS_MASK
+        return (self.base + _offsets(self.strides, self.bounds, steps)) & ADDRESS_MASK
+
+
+@lru_cache(maxsize=1024)
+def _offsets(strides: tuple[int, ...], bounds: tuple[int, ...], steps: int) -> Addresses:
+    index = np.minimum(np.arange(steps), min(math.prod(bounds), steps) - 1)
+    offsets = np.zeros(steps, np.int64)
+    for stride, bound in zip(strides, bounds, strict=True):
+        index, at = np.divmod(index, bound)
+        offsets += at * stride
+    offsets.flags.writeable = False
+    return offsets
 
 
 class State:
