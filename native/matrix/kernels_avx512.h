@@ -34,10 +34,10 @@ constexpr std::size_t kAScale = kRows * 32;
 constexpr std::size_t kACorrection = kAScale + kRows * 4;
 constexpr std::size_t kABlockBytes = 288;
 static_assert(kACorrection + kRows * 4 <= kABlockBytes);
-// B panel, a block: 8 vectors of 16 dwords, each four K values b + 64 of one column; 16 scales; 16 scales times 512.
+// B panel, a block: 8 vectors of 16 dwords, each four K values b + 64 of one column; 16 scales; 16 scales times 513.
 constexpr std::size_t kBScale = kGroups * 64;
-constexpr std::size_t kBScale512 = kBScale + 64;
-constexpr std::size_t kBBlockBytes = kBScale512 + 64;
+constexpr std::size_t kBScale513 = kBScale + 64;
+constexpr std::size_t kBBlockBytes = kBScale513 + 64;
 
 // 1.5 * 2^23: adding an integer within +-2^22 to this bit pattern adds the same integer to the float it spells.
 constexpr float kMagic = 12582912.0f;

@@ -80,7 +80,7 @@ void avx512_pack_b(const std::int8_t* q, std::size_t q_stride, const std::uint8_
     }
     const __m512 s = _mm512_load_ps(scales);
     _mm512_store_ps(panel + kBScale, s);
-    _mm512_store_ps(panel + kBScale512, _mm512_mul_ps(s, _mm512_set1_ps(512.0f)));
+    _mm512_store_ps(panel + kBScale513, _mm512_mul_ps(s, _mm512_set1_ps(513.0f)));
   }
 }
 

@@ -1,7 +1,7 @@
 // The exact FP22 product with AVX-512 VNNI: seven rows by sixteen columns in registers.
 //
 // FP22 values are held as float32: E7 fits in its exponent and M14 in its fraction. One block of 32 K values is worth
-// eight dot instructions, five that make the block value, and fourteen that add it to the accumulator by the machine's
+// eight dot instructions, four that make the block value, and thirteen that add it to the accumulator by the machine's
 // rule. product.cpp says why nothing on this path flushes or saturates.
 #include <immintrin.h>
 
@@ -26,19 +26,20 @@ alignas(64) constexpr std::uint8_t kZeroBlock[kABlockBytes] = {};
 MW_INLINE __m512i bits(__m512 v) { return _mm512_castps_si512(v); }
 MW_INLINE __m512 value(__m512i v) { return _mm512_castsi512_ps(v); }
 MW_INLINE __m512 broadcast(const std::uint8_t* at) { return _mm512_set1_ps(*reinterpret_cast<const float*>(at)); }
-MW_INLINE __m512i sign_and_exponent() { return _mm512_set1_epi32(static_cast<int>(0xFF800000u)); }
 
 // Operands of the range instruction (the result keeps its own sign) and a table of the ternary one, x | (y & z).
 constexpr int kSmallerMagnitude = 0b0110;
 constexpr int kLargerMagnitude = 0b0111;
 constexpr int kFirstOrBoth = 0xF8;
+constexpr float kAnchor = 512.25f;  // 512 * (1 + 2^-11)
 
 // What one row of the tile has in flight. A new block may overwrite a member only when the block before has read it
 // for the last time; schedule_avx512.h checks that it is so.
 struct Row {
   __m512i sum;                        // kMagic + sum over a * (b + 64), as an integer and as a float
-  __m512 dot_sa, anchor, v;           // block value
+  __m512 dot_sa, g, v;                // block value
   __m512 large, small, power, kept;   // aligning
+  __mmask16 lost;
   __m512 s, e, t;                     // rounding
   __m512 acc;
 };
@@ -48,64 +49,60 @@ template <int Step>
 MW_INLINE void step(Row& r, int row, const std::uint8_t* a, const std::uint8_t* b) {
   // ---- The block value: dot * sa * sb, rounded to 15 bits, nearest even.
   if constexpr (Step == 0) {
-    // dot * sa. The correction is -(kMagic + 64 * sum(a)) * sa, so the sum is exactly dot * sa: |dot| <= 32 * 63 * 63
-    // has 17 bits and sa has four. |sum over a * (b + 64)| <= 32 * 63 * 127 < 2^22 keeps the magic number's exponent.
+    // dot * sa. The correction is -(kMagic + 64 * sum(a)) * sa, so the sum is exactly dot * sa: |dot| <= 32 * 64 * 64
+    // has 18 bits and sa has four. |sum over a * (b + 64)| <= 32 * 64 * 127 < 2^22 keeps the magic number's exponent.
     r.dot_sa = _mm512_fmadd_ps(value(r.sum), broadcast(a + kAScale + 4 * row), broadcast(a + kACorrection + 4 * row));
   } else if constexpr (Step == 1) {
-    // 512 * dot * sa * sb, wanted for its exponent alone. The product is an integer of at most 25 bits times a power
-    // of two, and below 2^25 - 1 (127008 * 225 = 28576800): up to 2^24 it is exact, and beyond, rounding it to 24 bits
-    // can't carry it to 2^25.
-    r.anchor = _mm512_mul_ps(r.dot_sa, _mm512_load_ps(b + kBScale512));
+    // Dekker's splitting of x = dot * sa * sb, which has 25 bits. Let U be the unit of its first 15 bits. g = 513 x is
+    // rounded at U, or at 2 U where it has one exponent more than 512 x,
+    r.g = _mm512_mul_ps(r.dot_sa, _mm512_load_ps(b + kBScale513));
   } else if constexpr (Step == 2) {
-    // +-2^(E + 9), or zero.
-    r.anchor = value(_mm512_and_si512(bits(r.anchor), sign_and_exponent()));
+    // and then x - g, which is about -512 x, at U. So g and that make x rounded at U. Where x is halfway between two
+    // multiples, so is 513 x, since 512 x is an even multiple; and both g and the difference are rounded to even ones.
+    r.v = _mm512_fmsub_ps(r.dot_sa, _mm512_load_ps(b + kBScale), r.g);
   } else if constexpr (Step == 3) {
-    // One rounding of the exact product plus the anchor. Between 2^(E + 9) and 2^(E + 10) float32's unit is 2^(E - 14):
-    // that of 15 bits.
-    r.v = _mm512_fmadd_ps(r.dot_sa, _mm512_load_ps(b + kBScale), r.anchor);
-  } else if constexpr (Step == 4) {
-    r.v = _mm512_sub_ps(r.v, r.anchor);  // exact
+    r.v = _mm512_add_ps(r.g, r.v);  // exact; zero is +0
   }
-  // ---- Aligning the smaller operand: what is below 2^(E_large - 22) goes, and is remembered.
-  else if constexpr (Step == 5) {
+  // ---- Aligning the smaller operand: what is below u = 2^(E_large - 22) goes, and is remembered.
+  else if constexpr (Step == 4) {
     r.large = _mm512_range_ps(r.acc, r.v, kLargerMagnitude);
-  } else if constexpr (Step == 6) {
+  } else if constexpr (Step == 5) {
     // Of two equal magnitudes with opposite signs the one instruction takes the positive value, this the negative one.
     r.small = _mm512_range_ps(r.acc, r.v, kSmallerMagnitude);
-  } else if constexpr (Step == 7) {
+  } else if constexpr (Step == 6) {
     r.power = value(_mm512_and_si512(bits(r.large), _mm512_set1_epi32(0x7F800000)));
-  } else if constexpr (Step == 8) {
+  } else if constexpr (Step == 7) {
     r.power = _mm512_add_ps(r.power, r.power);  // 2^(E_large + 1)
-  } else if constexpr (Step == 9) {
+  } else if constexpr (Step == 8) {
     const __m512i sign = _mm512_set1_epi32(INT32_MIN);
     r.power = value(_mm512_ternarylogic_epi32(bits(r.power), bits(r.small), sign, kFirstOrBoth));
-  } else if constexpr (Step == 10) {
-    // Beyond 2^(E_large + 1), on the side of small's sign, the unit is 2^(E_large - 22): rounding toward zero is the
-    // rule's truncation. |small| < 2^(E_large + 1), so the sum never reaches the next binade.
+  } else if constexpr (Step == 9) {
+    // Beyond 2^(E_large + 1), on the side of small's sign, the unit is u: rounding toward zero is the rule's
+    // truncation. |small| < 2^(E_large + 1), so the sum never reaches the next binade.
     r.kept = _mm512_add_round_ps(r.small, r.power, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
-  } else if constexpr (Step == 11) {
+  } else if constexpr (Step == 10) {
     r.kept = _mm512_sub_ps(r.kept, r.power);  // exact
-  } else if constexpr (Step == 12) {
-    // One where a bit was lost, else zero.
-    const __m512i lost = _mm512_xor_si512(bits(r.kept), bits(r.small));
-    r.small = value(_mm512_min_epu32(lost, _mm512_set1_epi32(1)));
+  } else if constexpr (Step == 11) {
+    r.lost = _mm512_cmp_ps_mask(r.kept, r.small, _CMP_NEQ_OQ);
   }
   // ---- Adding, and rounding to 15 bits with the lost bits below the last one, upwards of it.
-  else if constexpr (Step == 13) {
-    // Exact: multiples of 2^(E_large - 22) that are below 2^(E_large + 2) together.
-    r.s = _mm512_add_ps(r.large, r.kept);
+  else if constexpr (Step == 12) {
+    r.s = _mm512_add_ps(r.large, r.kept);  // exact: multiples of u that are below 2^24 u together
+  } else if constexpr (Step == 13) {
+    r.e = value(_mm512_and_si512(bits(r.s), _mm512_set1_epi32(static_cast<int>(0xFF800000u))));
   } else if constexpr (Step == 14) {
-    // Bits are lost only from nine binades apart on, so s is in large's binade or a neighbour. Its fraction bit 0 weighs
-    // a half or a quarter of the unit 2^(E_large - 22) that s is a multiple of, and setting it says "a little more"; or,
-    // after a carry, it weighs that unit, and setting it can't reach or leave a tie other than upwards, since ties are
-    // even multiples. So a tie becomes more than a tie, which the machine rounds up, after a subtraction too.
-    r.s = value(_mm512_or_si512(bits(r.s), bits(r.small)));
+    // +-2^E, or 2^E * (1 + 2^-23) where a bit was lost.
+    r.e = value(_mm512_mask_add_epi32(bits(r.e), r.lost, bits(r.e), _mm512_set1_epi32(1)));
   } else if constexpr (Step == 15) {
-    r.e = value(_mm512_and_si512(bits(r.s), sign_and_exponent()));
+    // Let U = 2^(E - 14), the unit of 15 bits. e * kAnchor is (2^23 + 2^12) U, an even multiple, and s is below 2^15 U:
+    // their sum is rounded at U, ties to even. Where a bit was lost, e * kAnchor has (1 + 2^-11) U on top. Those
+    // 2^-11 U take no s, a multiple of 2^-9 U, up to a tie, but make a tie more than one, which the machine rounds up,
+    // after a subtraction too.
+    r.t = _mm512_fmadd_ps(r.e, _mm512_set1_ps(kAnchor), r.s);
   } else if constexpr (Step == 16) {
-    r.t = _mm512_fmadd_ps(r.e, _mm512_set1_ps(512.0f), r.s);  // to 15 bits, as in step 3
-  } else if constexpr (Step == 17) {
-    r.acc = _mm512_fnmadd_ps(r.e, _mm512_set1_ps(512.0f), r.t);  // exact; zero is +0
+    // m U with 2^14 <= m <= 2^15, or zero, which is +0; it is exact. Where a bit was lost, the exact difference is
+    // m U - 2^-11 U. Floats next to m U are at least 2^-10 U away, and m U is even, so it is the nearest even one.
+    r.acc = _mm512_fnmadd_ps(r.e, _mm512_set1_ps(kAnchor), r.t);
   }
 }
 
@@ -181,10 +178,10 @@ MW_INLINE void start(State& state, const std::uint8_t* b) {
     Row& r = state.rows[i];
     r.acc = _mm512_maskz_loadu_ps(state.opened, state.next + kColumns * i);
     r.sum = _mm512_set1_epi32(kMagicBits);
-    r.dot_sa = r.anchor = r.v = r.small = r.power = r.kept = _mm512_setzero_ps();
+    r.dot_sa = r.g = r.v = r.small = r.power = r.kept = _mm512_setzero_ps();
+    r.lost = 0;
     r.large = r.s = r.acc;
-    step<15>(r, i, nullptr, nullptr);
-    step<16>(r, i, nullptr, nullptr);
+    for_each<3>([&](auto n) { step<13 + n>(r, i, nullptr, nullptr); });
   });
 }
 
