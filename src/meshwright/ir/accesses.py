@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from meshwright.ir.flow import order_graph
 from meshwright.ir.graph import Graph
-from meshwright.ir.ids import StageId, TensorId
+from meshwright.ir.ids import BufferId, StageId, TensorId
+from meshwright.ir.known import known_block
 from meshwright.ir.pattern import Affine, Gather, affine_of
 from meshwright.ir.records import Load, Store
-from meshwright.ir.regions import Region, RegionError, region_of
+from meshwright.ir.regions import LookedUp, Region, RegionError, region_of
 
 MOST_ELEMENTS: Final = 1 << 22
 """An update in place is followed element by element in pieces and streams of up to this many elements."""
@@ -25,6 +26,8 @@ MOST_PAIRS: Final = 1 << 21
 """No more pairs of accesses to the same piece than this are held against each other; seconds."""
 MOST_HELD: Final = 1 << 25
 """Regions of one graph hold no more positions than this; one takes eight bytes."""
+MOST_LOOKED_UP: Final = 1 << 8
+"""Index buffers of a graph whose content is worked out beforehand."""
 
 
 class Piece(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -107,8 +110,12 @@ class Accesses(Struct, frozen=True, eq=False, dict=True):
             assert isinstance(kind, (Load, Store))
             shape = self.graph.tensors[kind.tensor].local
             blocks = kind.num_blocks if isinstance(kind, Load) else None
-            free = kind.pattern.axis if isinstance(kind.pattern, Gather) else None
-            region = region_of(affine_of(kind.pattern), shape, blocks, free)
+            found = None
+            if isinstance(kind.pattern, Gather):
+                known = self._indices(kind.pattern)
+                positions = None if known is None else tuple(i - kind.pattern.origin for i in known)
+                found = LookedUp(kind.pattern.axis, positions)
+            region = region_of(affine_of(kind.pattern), shape, blocks, found)
             self._held[0] += sum(len(at) for product in region.products for at in product.positions)
             if self._held[0] > MOST_HELD:
                 raise RegionError(f"over {MOST_HELD} positions in all accesses together")
@@ -116,9 +123,23 @@ class Accesses(Struct, frozen=True, eq=False, dict=True):
         return self._regions[stage]
 
     def looked_up(self, stage: StageId) -> bool:
-        """Whether an axis of the access is looked up, so that its region is only known to be inside `region`."""
+        """Whether positions are looked up that aren't known: what is touched is then only known to be in `region`."""
         kind = self.graph.stages[stage].kind
-        return isinstance(kind, (Load, Store)) and isinstance(kind.pattern, Gather)
+        if not isinstance(kind, (Load, Store)) or not isinstance(kind.pattern, Gather):
+            return False
+        return self._indices(kind.pattern) is None
+
+    def _indices(self, gather: Gather) -> tuple[int, ...] | None:
+        """The indices of a gather of one block, where they are known beforehand."""
+        if gather.index not in self._blocks:
+            # Where there are several blocks, they don't come from a stage without inputs, which fires once.
+            many = gather.num_blocks != 1 or len(self._blocks) >= MOST_LOOKED_UP
+            self._blocks[gather.index] = None if many else known_block(self.graph, gather.index)
+        return self._blocks[gather.index]
+
+    @cached_property
+    def _blocks(self) -> dict[BufferId, tuple[int, ...] | None]:
+        return {}
 
 
 def overtaken(graph: Graph, load: StageId, store: StageId) -> list[tuple[int, int]] | None:

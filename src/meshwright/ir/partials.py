@@ -22,7 +22,7 @@ from meshwright.ir.operation import ComputeOp, Generic, Matmul, Permute, Reduce
 from meshwright.ir.pattern import AccessPattern, Affine, Gather, affine_of
 from meshwright.ir.pool import Pool
 from meshwright.ir.records import AllReduce, Compute, Load, Recv, Scalar, Stage, Store, Tensor
-from meshwright.ir.regions import RegionError, region_of
+from meshwright.ir.regions import RegionError, region_of, uncovered
 
 Piece = tuple[TensorId, int]
 _MIXED = "lack different things"
@@ -60,6 +60,11 @@ def contents(graph: Graph) -> Contents:
         tuple(walk.findings),
         tuple(walk.doubts),
     )
+
+
+def _mixed(content: Content) -> bool:
+    """Whether a stream is of parts that lack different things; some of its elements lack `held`, if it has one."""
+    return content.doubt.endswith(f"parts that {_MIXED}")
 
 
 def coordinates(tensor: Tensor, rank: int) -> tuple[int, ...]:
@@ -179,7 +184,22 @@ class _Walk:
             text = f"it loads from {self.graph.tensors[tensor].name!r} parts that {_MIXED}"
             return Content(held=held, doubt=text)
         along = found[0].along if len(found) == 1 else ()
-        return Content(along, found[0].held, doubtful(found))
+        held = found[0].held
+        if _mixed(found[0]) and not all(self._reads_all(s, load) for s in stores if self._meet(s, load)):
+            held = None
+        return Content(along, held, doubtful(found))
+
+    def _reads_all(self, store: StageId, load: Load) -> bool:
+        """Whether a load is known to read every element that a store puts."""
+        kind = self.graph.stages[store].kind
+        shape = self.graph.tensors[load.tensor].local
+        if not isinstance(kind, Store) or isinstance(kind.pattern, Gather) or isinstance(load.pattern, Gather):
+            return False
+        try:
+            reads = region_of(load.pattern, shape, load.num_blocks)
+            return uncovered(region_of(kind.pattern, shape).products, reads.products) is None
+        except RegionError:
+            return False
 
     def _meet(self, store: StageId, load: Load) -> bool:
         kind = self.graph.stages[store].kind
@@ -218,8 +238,7 @@ class _Walk:
             axis = axis_of.get(cut.axis) if cut.axis is not None else _moving(pattern, cut.from_blocks)
             if axis is not None:
                 along.append(replace(cut, axis=axis, from_blocks=1, within=min(cut.within, 1)))
-        held = None if content.doubt and self.passes_on(store.tensor) else lacking(content.held)
-        self.stored[stage_id] = replace(content, along=tuple(along), held=held)
+        self.stored[stage_id] = replace(content, along=tuple(along), held=lacking(content.held))
         if self.passes_on(store.tensor):
             self.passing[store.tensor, self.graph.rank_of(stage)].append(stage_id)
         else:
@@ -235,7 +254,7 @@ class _Walk:
             kind = self.graph.stages[store].kind
             rank = self.graph.rank_of(self.graph.stages[store])
             content = self.stored[store]
-            if content.doubt.endswith(f"parts that {_MIXED}") and content.held is not None and not partial:
+            if _mixed(content) and content.held is not None and not partial:
                 self._lacking(store, tensor, content.held)
             if content.doubt or not isinstance(kind, Store):
                 continue

@@ -82,10 +82,19 @@ class Region(Struct, frozen=True, eq=False):
         return next((a.first_common(b) for a in self.products for b in other.products if a.meet(b)), None)
 
 
-def region_of(pattern: Affine, shape: tuple[int, ...], blocks: int | None = None, free: int | None = None) -> Region:
+class LookedUp(Struct, frozen=True, eq=False):
+    """An axis whose positions are looked up: which, in the one block there is; None: any."""
+
+    axis: int
+    positions: tuple[int, ...] | None = None
+
+
+def region_of(
+    pattern: Affine, shape: tuple[int, ...], blocks: int | None = None, looked_up: LookedUp | None = None
+) -> Region:
     """The region of the first `blocks` blocks of a pattern in an array of `shape`; all of them by default.
 
-    free: an axis whose positions are looked up, and may be any. Raises `RegionError`.
+    looked_up: an axis whose positions aren't the pattern's. Raises `RegionError`.
     """
     everywhere = pattern.num_blocks if blocks is None else blocks
     products: list[Product] = []
@@ -94,7 +103,7 @@ def region_of(pattern: Affine, shape: tuple[int, ...], blocks: int | None = None
         for part in _separable(nest):
             if len(products) == MOST_PRODUCTS:
                 raise RegionError(f"a pattern that is over {MOST_PRODUCTS} boxes whose axes are independent")
-            product, beyond = _product(part, shape, free)
+            product, beyond = _product(part, shape, looked_up)
             products.append(product)
             outside = outside or beyond
     again = any(p.again and p.size for p in products) or any(a.meet(b) for a, b in combinations(products, 2))
@@ -129,24 +138,34 @@ def _separable(pattern: Affine) -> Iterator[Affine]:
         yield replace(pattern, offset=offset, loops=straight)
 
 
-def _product(pattern: Affine, shape: tuple[int, ...], free: int | None) -> tuple[Product, tuple[int, int, int] | None]:
+def _product(
+    pattern: Affine, shape: tuple[int, ...], looked_up: LookedUp | None
+) -> tuple[Product, tuple[int, int, int] | None]:
     again = any(x.extent > 1 and not any(x.stride) for x in pattern.loops)
     positions: list[NDArray[np.int64]] = []
     outside: tuple[int, int, int] | None = None
     for axis, size in enumerate(shape):
-        if axis == free:
-            if size > MOST_POSITIONS:
-                raise RegionError(f"an axis of {size} positions")
-            positions.append(np.arange(size, dtype=np.int64))
-            again = True
-            continue
-        at, ways = _along(pattern, axis)
+        if looked_up is not None and axis == looked_up.axis:
+            at, ways = _found(looked_up.positions, size)
+        else:
+            at, ways = _along(pattern, axis)
         inside = (at >= 0) & (at < size)
         if not inside.all() and outside is None:
             outside = (axis, int(at[0]), int(at[-1]))
         again = again or bool((ways[inside] > 1).any())
         positions.append(at[inside])
     return Product(tuple(positions), again), outside
+
+
+def _found(positions: tuple[int, ...] | None, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions that are looked up, and in how many ways each; every one in several where they aren't known."""
+    if positions is None:
+        if size > MOST_POSITIONS:
+            raise RegionError(f"an axis of {size} positions")
+        return np.arange(size, dtype=np.int64), np.full(size, 2, dtype=np.int64)
+    if max(map(abs, positions), default=0) >= 1 << 56:
+        raise RegionError("positions past 2^56")
+    return np.unique(np.array(positions, dtype=np.int64), return_counts=True)
 
 
 def _along(pattern: Affine, axis: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
