@@ -160,7 +160,8 @@ class Memory:
 
     def _refuse_racing(self, stage: StageId, record: Tensor, piece: _Piece, boxes: Boxes, before: set[int]) -> None:
         writers = {s for s, other in piece.writes if s not in before and not boxes.obviously_apart_from(other)}
-        finished = self._finished_before(stage)
+        # Most pieces are written before anything reads them; what has finished by then is dear to know.
+        finished = self._finished_before(stage) if piece.readers else frozenset[int]()
         readers = [(s, r) for s, r in piece.readers if s not in finished and not boxes.obviously_apart_from(r)]
         if not writers and not readers:
             return

@@ -13,6 +13,7 @@ from meshwright.evaluate.stages import Port, compute, generic, out_of_sub_blocks
 from meshwright.evaluate.stream import Stream
 from meshwright.ir.flow import block_counts, stage_order
 from meshwright.ir.form import require_well_formed
+from meshwright.ir.formats import ElementType
 from meshwright.ir.graph import Graph
 from meshwright.ir.ids import BufferId, GroupId, StageId, TensorId
 from meshwright.ir.operation import Matmul
@@ -89,9 +90,15 @@ class _Walk:
             case AllReduce(combine=combine):
                 ins, outs = self._ins(stage), self._outs(stage)
                 each = len(combine.exprs)
+                known: dict[tuple[ElementType, ...], list[Stream]] = {}
                 for first in range(0, len(outs), each):
-                    made = generic(combine, ins, outs[first : first + each], self.arithmetic)
-                    self._put(stage.outs[first : first + each], [Stream.of(blocks) for blocks in made])
+                    here = outs[first : first + each]
+                    formats = tuple(port.format for port in here)
+                    # Every chip of an all-reduce gets the same fold; it is computed once.
+                    if formats not in known:
+                        made = generic(combine, ins, here, self.arithmetic)
+                        known[formats] = [Stream.of(blocks) for blocks in made]
+                    self._put(stage.outs[first : first + each], known[formats])
             case Compute(op):
                 bias = self._named(op.bias) if isinstance(op, Matmul) else None
                 spill = self._spill(op.spill) if isinstance(op, Matmul) else None
