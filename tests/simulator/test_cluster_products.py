@@ -106,10 +106,9 @@ def test_an_anchor_moves_every_exponent():
         sums.load(card)
         card.submit(0, AT, words(*steps))
         card.run_until_idle()
-        codes, opened = card.mesh(0).units[AT].accumulator.codes()
-        assert opened[:16].all()
-        assert not opened[16:].any()
-        found = codes[:16].reshape(4, 4, 4, 4).transpose(0, 2, 1, 3).reshape(16, 16)
+        codes = card.mesh(0).units[AT].accumulator.codes()
+        assert len(codes) == 16
+        found = codes.reshape(4, 4, 4, 4).transpose(0, 2, 1, 3).reshape(16, 16)
         assert np.array_equal(found, plain + np.uint32((40 - anchor) << 14 & 0xFFFFFFFF))
 
 

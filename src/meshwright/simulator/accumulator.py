@@ -49,23 +49,22 @@ class Accumulator:
 
     def __init__(self, tiles: int, operands: Operands, kernels: Kernels) -> None:
         self._codes = np.zeros((tiles, SIDE, SIDE), dtype=np.uint32)
-        self._opened = np.zeros(tiles, dtype=np.bool_)
+        # Sweeps start at sub-tile 0, so those that were ever opened are the first ones.
+        self._opened = 0
         self._operands = operands
         self._kernels = kernels
         self._put_off: _Sweeps | None = None
 
     def __len__(self) -> int:
-        return len(self._opened)
+        return len(self._codes)
 
     def _check(self, first: int, count: int, what: str) -> None:
         if first + count > len(self):
             raise undefined(f"sub-tiles {first} to {first + count - 1}: the accumulator has {len(self)}")
-        opened = self._opened[first : first + count]
-        if not opened.all():
-            tile = first + int(np.argmin(opened))
+        if first + count > self._opened:
             raise undefined(
-                f"{what} sub-tile {tile}, which no GEMM opened: tile memory has no reset, so it holds whatever was "
-                "last there"
+                f"{what} sub-tile {max(first, self._opened)}, which no GEMM opened: tile memory has no reset, so it holds "
+                "whatever was last there"
             )
 
     def sweep(self, grid: tuple[int, int], a: Part, b: Part, *, opens: bool, anchor: int = STANDARD_ANCHOR) -> None:
@@ -81,7 +80,7 @@ class Accumulator:
         if opens:
             if count > len(self):
                 raise undefined(f"sub-tiles 0 to {count - 1}: the accumulator has {len(self)}")
-            self._opened[:count] = True
+            self._opened = max(self._opened, count)
         else:
             self._check(0, count, "a sweep continues")
         if anchor != STANDARD_ANCHOR:
@@ -115,10 +114,10 @@ class Accumulator:
         self._settle()
         return pack(self._codes[:count])
 
-    def codes(self) -> tuple[Codes, NDArray[np.bool_]]:
-        """Copies of all codes `[tiles, 4, 4]`, and which of them were ever opened: for looking at, not for programs."""
+    def codes(self) -> Codes:
+        """A copy of the codes `[opened, 4, 4]` of the sub-tiles that were ever opened: for looking at."""
         self._settle()
-        return self._codes.copy(), self._opened.copy()
+        return self._codes[: self._opened].copy()
 
     def _settle(self) -> None:
         if (sweeps := self._put_off) is None:

@@ -85,8 +85,8 @@ class Cluster(Unit):
             return None
         side, number = word["sel"], word["fbank"]
         bank = self._banks[side][number]
-        if first + count > len(bank):
-            raise undefined(f"FILL of entries {first} to {first + count - 1} of {bank.label}, which has {len(bank)}")
+        if first + count > bank.entries:
+            raise undefined(f"FILL of entries {first} to {first + count - 1} of {bank.label}, which has {bank.entries}")
         busy = self._read_now.get((side, number))
         if busy is not None and first < busy[1] and busy[0] < first + count:
             raise unpredictable(
@@ -214,14 +214,14 @@ class Cluster(Unit):
         if self.setting.assumptions.l1_burst == "not_modelled":
             raise not_modelled("bursts to L1, which the assumption l1_burst leaves out")
         banks = self._banks[burst.buffer]
-        limit = sum(map(len, banks)) * ENTRY_WORDS
+        limit = sum(bank.entries for bank in banks) * ENTRY_WORDS
         if burst.offset + len(burst.data) > limit:
             raise undefined(
                 f"granules {burst.offset} to {burst.offset + len(burst.data) - 1} of L1, which has {limit} a side"
             )
         for at, word in enumerate(burst.data, burst.offset):
             entry, which = divmod(at, ENTRY_WORDS)
-            bank, entry = divmod(entry, len(banks[0]))
+            bank, entry = divmod(entry, banks[0].entries)
             busy = self._read_now.get((burst.buffer, bank), (0, 0))
             if busy[0] <= entry < busy[1]:
                 raise unpredictable(

@@ -56,14 +56,11 @@ class Bank:
 
     def __init__(self, label: str, entries: int) -> None:
         self.label = label
-        self._entries = entries
+        self.entries = entries
         self._extents: list[Extent] = []
         """In the order of the entries, without overlap."""
         self._parts: dict[tuple[int, int, int], Part] = {}
         """Parts that were taken since the last fill."""
-
-    def __len__(self) -> int:
-        return self._entries
 
     def fill(self, first: int, segment: Segment) -> None:
         """Entries `first` on hold the segment's."""
@@ -84,8 +81,8 @@ class Bank:
         if (part := self._parts.get((first, groups, blocks))) is not None:
             return part
         stop = first + groups * blocks
-        if stop > self._entries:
-            raise undefined(f"entries {first} to {stop - 1} of {self.label}, which has {self._entries}")
+        if stop > self.entries:
+            raise undefined(f"entries {first} to {stop - 1} of {self.label}, which has {self.entries}")
         found: list[Extent] = []
         name = [groups, blocks]
         at = first
