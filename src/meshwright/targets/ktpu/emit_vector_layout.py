@@ -181,10 +181,24 @@ class _Block(Struct, frozen=True):
         along = [a for a, size in enumerate(move.pattern.box) if size != 1]
         return dict(zip((a for a, size in enumerate(block) if size != 1), along, strict=True))
 
+    def corner(self, move: Move) -> tuple[int, ...]:
+        """Where the block begins in the move's tensor, blocks that are folded into one being one."""
+        first = self.number * move.blocks
+        corner = move.pattern.corner(first)
+        if move.blocks > 1:
+            axis = self.axes_of(move).get(min(self.chain.folded))
+            for later in range(1, move.blocks):
+                wanted = list(corner)
+                if axis is not None:
+                    wanted[axis] += later * move.pattern.box[axis] * move.pattern.steps[axis]
+                if move.pattern.corner(first + later) != tuple(wanted):
+                    raise refusal(move.stage, f"the {move.blocks} blocks of a row don't follow each other")
+        return corner
+
     def first(self, move: Move) -> int:
         """Byte address of the block's first element."""
         placed = self.placed(move)
-        corner = move.pattern.corner(self.number)
+        corner = self.corner(move)
         return placed.address + self.bytes_of(move) * sum(c * s for c, s in zip(corner, placed.strides, strict=True))
 
     def stride(self, move: Move, axis: int) -> int:
@@ -200,7 +214,7 @@ class _Block(Struct, frozen=True):
         if tensor_axis is None:
             return None
         shape = self.graph.tensors[move.tensor].local
-        corner, step = move.pattern.corner(self.number)[tensor_axis], move.pattern.steps[tensor_axis]
+        corner, step = self.corner(move)[tensor_axis], move.pattern.steps[tensor_axis]
         if corner < 0:
             raise refusal(
                 move.stage, f"block {self.number} begins at {corner} of axis {tensor_axis}, outside its tensor"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
 import rustworkx as rx
 from msgspec import Struct
 
@@ -25,7 +26,10 @@ FOLDS: Final = frozenset({Pool.SUM, Pool.MAX, Pool.MIN})
 
 
 class Move(Struct, frozen=True):
-    """A load or a store of a chain: stage, buffer in the core, and which boxes of which piece it touches."""
+    """A load or a store of a chain: stage, buffer in the core, and which boxes of which piece it touches.
+
+    blocks: how many of its blocks one block of the chain takes; they follow each other along the first folded axis.
+    """
 
     stage: StageId
     buffer: BufferId
@@ -33,6 +37,7 @@ class Move(Struct, frozen=True):
     rank: int
     pattern: Affine
     num_blocks: int
+    blocks: int = 1
 
 
 class Chain(Struct, frozen=True):
@@ -90,7 +95,28 @@ def _chain(graph: Graph, stages: tuple[StageId, ...]) -> Chain:
     size = _size(graph, stages)
     if not stores:
         raise refusal(stages[0], "nothing of its chain is stored")
-    return Chain(stages, tuple(loads), tuple(computes), tuple(stores), size, _folded(graph, computes, size))
+    folded = _folded(graph, computes, size)
+    blocks = max((op.blocks for op in _reduces(graph, computes)), default=1)
+    if blocks > 1:
+        size = tuple(have * blocks if a == min(folded) else have for a, have in enumerate(size))
+        loads = [_joined(graph, move, stores[0], blocks, folded) for move in loads]
+    return Chain(stages, tuple(loads), tuple(computes), tuple(stores), size, folded)
+
+
+def _reduces(graph: Graph, computes: list[StageId]) -> list[Reduce]:
+    kinds = (graph.stages[s].kind for s in computes)
+    return [kind.op for kind in kinds if isinstance(kind, Compute) and isinstance(kind.op, Reduce)]
+
+
+def _joined(graph: Graph, move: Move, store: Move, blocks: int, folded: frozenset[int]) -> Move:
+    """The load, `blocks` of its blocks taken as one where it is upstream of a fold that does so."""
+    spans = any(graph.buffers[move.buffer].block[a] > 1 for a in folded)
+    each = move.num_blocks // store.num_blocks
+    if each == 1 and not spans:
+        return move
+    if each != blocks:
+        raise refusal(move.stage, f"it loads {each} blocks of a row for each that is stored, and {blocks} are folded")
+    return msgspec.structs.replace(move, blocks=blocks)
 
 
 def refusal(stage: StageId, reason: str) -> PlacementError:
@@ -115,15 +141,9 @@ def _require_computable(stage_id: StageId, stage: Stage, op: ComputeOp) -> None:
         case Generic(unit=Unit.VECTOR):
             if any(axes != tuple(range(len(axes))) for axes in op.maps):
                 raise refusal(stage_id, f"its operands lie along axes {op.maps}; they have to lie as its result does")
-        case Reduce(pool=pool, blocks=blocks):
+        case Reduce(pool=pool):
             if pool not in FOLDS:
                 raise refusal(stage_id, f"a core folds sum, max and min; it has no {pool.value}")
-            if blocks != 1:
-                raise refusal(
-                    stage_id,
-                    f"it folds {blocks} blocks into one: the row doesn't fit a block, and between blocks a core "
-                    "could keep the sum only as f16",
-                )
         case _:
             raise refusal(stage_id, f"{type(op).__name__} is not vector work")
 
