@@ -63,8 +63,8 @@ class Accumulator:
             raise undefined(f"sub-tiles {first} to {first + count - 1}: the accumulator has {len(self)}")
         if first + count > self._opened:
             raise undefined(
-                f"{what} sub-tile {max(first, self._opened)}, which no GEMM opened: tile memory has no reset, so it holds "
-                "whatever was last there"
+                f"{what} sub-tile {max(first, self._opened)}, which no GEMM opened: tile memory has no reset, so it "
+                "holds whatever was last there"
             )
 
     def sweep(self, grid: tuple[int, int], a: Part, b: Part, *, opens: bool, anchor: int = STANDARD_ANCHOR) -> None:
