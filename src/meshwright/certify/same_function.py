@@ -29,6 +29,10 @@ from meshwright.ir.scalar import Arithmetic, Choose, Number, ScalarExpr, SetRegi
 Verdict = Literal["held", "broken", "not decided"]
 
 
+class InterfaceError(GraphError):
+    """Two graphs that don't have the same inputs and outputs, as they are named."""
+
+
 class Witness(Struct, frozen=True):
     """One element that differs.
 
@@ -175,7 +179,7 @@ class _Pair:
         known = {self._here(name) for name in self.inputs}
         extra = [self.graph.tensors[t].name for t in self.graph.inputs() if self.graph.tensors[t].name not in known]
         if extra:
-            raise GraphError(
+            raise InterfaceError(
                 f"the graph reads {_quoted(extra)}, which the reference doesn't (it reads "
                 f"{_quoted(self.inputs)}); where only names differ, say "
                 "names={name in the reference: name in the graph}"
@@ -183,7 +187,7 @@ class _Pair:
         stored = {self.graph.tensors[t].name for t in self.graph.stored()}
         missing = [name for name in self.outputs if self._here(name) not in stored]
         if missing or not self.outputs:
-            raise GraphError(
+            raise InterfaceError(
                 f"the reference makes {_quoted(missing)}, which the graph doesn't (it stores "
                 f"{_quoted(stored)}); where only names differ, "
                 "say names={name in the reference: name in the graph}"
@@ -192,7 +196,7 @@ class _Pair:
         for name in (*self.inputs, *self.outputs):
             mine, theirs = present.get(self._here(name)), tensor_named(self.reference, name)
             if mine is not None and (mine.shape != theirs.shape or mine.format.is_integer != theirs.format.is_integer):
-                raise GraphError(
+                raise InterfaceError(
                     f"{name!r} is {mine.format}{list(mine.shape)} in the graph and {theirs.format}{list(theirs.shape)} "
                     "in the reference: the same function has the same shapes"
                 )
