@@ -8,53 +8,48 @@
 namespace meshwright {
 namespace {
 
+// Of twice the magnitudes, the largest magnitude.
 inline std::uint32_t peak_of(__m256i low, __m256i high) {
   const __m256i half = _mm256_max_epu16(low, high);
   const __m128i quarter = _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
   // The processor finds a minimum in one instruction; the complement of the magnitudes makes it the maximum.
   const __m128i least = _mm_minpos_epu16(_mm_xor_si128(quarter, _mm_set1_epi16(-1)));
-  return static_cast<std::uint32_t>(~_mm_cvtsi128_si32(least)) & 0xFFFFu;
+  return (static_cast<std::uint32_t>(~_mm_cvtsi128_si32(least)) & 0xFFFFu) >> 1;
 }
 
-// Sixteen signed results in words; the rule and its bounds are spelled out in quantise_avx512.cpp.
-inline __m256i quantised(__m256i x, __m256i magnitude, __m256i reciprocal, __m256i shift_base) {
-  const __m256i zero = _mm256_setzero_si256();
-  const __m256i field = _mm256_srli_epi16(magnitude, 10);
-  const __m256i subnormal = _mm256_cmpeq_epi16(field, zero);
-  const __m256i exponent = _mm256_max_epu16(field, _mm256_set1_epi16(1));
-  const __m256i fraction = _mm256_and_si256(magnitude, _mm256_set1_epi16(1023));
-  const __m256i significand =
-      _mm256_or_si256(fraction, _mm256_andnot_si256(subnormal, _mm256_set1_epi16(1024)));
-  const __m256i top = _mm256_mulhi_epu16(_mm256_add_epi16(significand, significand), reciprocal);
-  // There is no variable shift of words. `top` is below 2^8, so top >> s is the high byte of top * 2^(8 - s), with
-  // the power looked up byte by byte: 256, which doesn't fit a byte, is 128 doubled; from s = 9 on it is zero.
-  const __m256i shift = _mm256_min_epu16(_mm256_sub_epi16(shift_base, exponent), _mm256_set1_epi16(15));
-  const __m256i halves = _mm256_broadcastsi128_si256(
+// Sixteen magnitudes before they are capped; the rule and its bounds are spelled out in quantise_avx512.cpp.
+// `last_shift` is the shift of an element whose exponent field is 0 or 1.
+inline __m256i rounded(__m256i twice_magnitude, __m256i reciprocal, __m256i last_shift) {
+  // How far the exponent field is above 1, where it is. What is left of the magnitude without that is the significand.
+  const __m256i above = _mm256_subs_epu16(_mm256_srli_epi16(twice_magnitude, 11), _mm256_set1_epi16(1));
+  const __m256i twice_significand = _mm256_sub_epi16(twice_magnitude, _mm256_slli_epi16(above, 11));
+  const __m256i top = _mm256_mulhi_epu16(twice_significand, reciprocal);
+  // There is no variable shift of words. `top` is below 2^8, so top >> s is top * 2^(7 - s) >> 7, with the power looked
+  // up by the low byte; from s = 8 on it is zero. Indices past the table need their top bit set, and so does the high
+  // byte, whose shift is zero.
+  const __m256i powers = _mm256_broadcastsi128_si256(
       _mm_setr_epi8(static_cast<char>(128), 64, 32, 16, 8, 4, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0));
-  const __m256i index = _mm256_or_si256(shift, _mm256_set1_epi16(static_cast<short>(0x8000)));  // high byte: zero
-  const __m256i power = _mm256_shuffle_epi8(halves, index);
-  // s = 8 has no power of its own in the table of halves (2^-1): top >> 8 is zero, as is the table's entry.
-  const __m256i shifted = _mm256_srli_epi16(_mm256_mullo_epi16(top, power), 7);
-  const __m256i rounded = _mm256_avg_epu16(shifted, zero);
-  const __m256i capped = _mm256_min_epu16(rounded, _mm256_set1_epi16(63));
-  // The sign of x, with zero counted as positive: x | 1 is never zero.
-  return _mm256_sign_epi16(capped, _mm256_or_si256(x, _mm256_set1_epi16(1)));
+  const __m256i index =
+      _mm256_adds_epu8(_mm256_sub_epi16(last_shift, above), _mm256_set1_epi16(static_cast<short>(0x8070)));
+  const __m256i product = _mm256_mullo_epi16(top, _mm256_shuffle_epi8(powers, index));
+  return _mm256_avg_epu16(_mm256_srli_epi16(product, 7), _mm256_setzero_si256());
 }
 
 inline void quantise_block(const std::uint16_t* x, std::int8_t* q, std::uint8_t* scale) {
   const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
   const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + 16));
-  const __m256i magnitude_mask = _mm256_set1_epi16(0x7FFF);
-  const __m256i low_magnitude = _mm256_and_si256(low, magnitude_mask);
-  const __m256i high_magnitude = _mm256_and_si256(high, magnitude_mask);
-  const BlockScale chosen = block_scale(peak_of(low_magnitude, high_magnitude));
+  const __m256i twice_low = _mm256_add_epi16(low, low), twice_high = _mm256_add_epi16(high, high);
+  const BlockScale chosen = block_scale(peak_of(twice_low, twice_high));
   *scale = chosen.field;
   const __m256i reciprocal = _mm256_set1_epi16(static_cast<short>(chosen.reciprocal));
-  const __m256i shift_base = _mm256_set1_epi16(static_cast<short>(21 + chosen.exponent));
-  const __m256i packed = _mm256_packs_epi16(quantised(low, low_magnitude, reciprocal, shift_base),
-                                            quantised(high, high_magnitude, reciprocal, shift_base));
-  // The pack works within 128-bit halves.
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), _mm256_permute4x64_epi64(packed, 0xD8));
+  const __m256i last_shift = _mm256_set1_epi16(static_cast<short>(20 + chosen.exponent));
+  const __m256i magnitudes = _mm256_min_epu8(_mm256_packus_epi16(rounded(twice_low, reciprocal, last_shift),
+                                                                 rounded(twice_high, reciprocal, last_shift)),
+                                             _mm256_set1_epi8(63));
+  // Where x is zero, so is its magnitude.
+  const __m256i values = _mm256_sign_epi8(magnitudes, _mm256_packs_epi16(low, high));
+  // The packs work within 128-bit halves.
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), _mm256_permute4x64_epi64(values, 0xD8));
 }
 
 // Drained values. What would be a subnormal number is a zero with its sign; that is decided once the value is rounded

@@ -220,6 +220,25 @@ def test_strided_values_and_mixed_operands(backend):
     np.testing.assert_array_equal(bits.view(np.uint16), fp22.drain(expected, backend="numpy").view(np.uint16))
 
 
+def test_plain_matrices_are_multiplied_and_refused_as_all_others_are(backend):
+    a, b = fp16_of_kind("normal", 26, 14, 150), fp16_of_kind("normal", 27, 12, 150)
+    expected = fp22.drain(product.matmul(a, b, backend="numpy"), backend="numpy")
+    a.flags.writeable = b.flags.writeable = False
+    wide = np.zeros((14, 151), np.uint16)
+    wide[:, 1:] = a
+    for left in (a, a.view(np.float16), wide[:, 1:], np.asfortranarray(a), a[None], np.ma.masked_array(a)):
+        result = product.matmul_fp16(left, b.view(np.float16), backend=backend)
+        assert result.dtype == np.float16
+        assert result.flags.c_contiguous
+        assert result.flags.writeable
+        np.testing.assert_array_equal(result.reshape(14, 12).view(np.uint16), expected.view(np.uint16))
+    with pytest.raises(NumericsError, match="`a` is >f2"):
+        product.matmul_fp16(a.view(np.float16).astype(">f2"), b, backend=backend)
+    if backend != "numpy":
+        with pytest.raises(NumericsError, match="threads=0: must be at least 1"):
+            product.matmul_fp16(a, b, backend=backend, threads=0)
+
+
 A, B = np.zeros((2, 40), np.float16), np.zeros((3, 40), np.float16)
 
 
