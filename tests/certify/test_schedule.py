@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from certify.broken_graphs import buffer
-from certify.hand_made import F32, GRID, chain_sum, elementwise, pipeline, rows, site, two_branches
+from certify.hand_made import F32, GRID, chain_sum, elementwise, multicast, pipeline, rows, site, two_branches
 from evaluate.random_graphs import random_case
 from meshwright.certify import Verdict, certify, recheck
 from meshwright.certify.schedule import run, smallest_circle, sufficient_depths, waits
@@ -23,7 +23,7 @@ from meshwright.ir.operation import Matmul, Reduce
 from meshwright.ir.pattern import Affine, Loop
 from meshwright.ir.pool import Pool
 from meshwright.ir.records import Precedence
-from meshwright.ir.steps import Port, Walk, walk_of
+from meshwright.ir.steps import Port, Reason, Walk, walk_of
 
 
 def random_end(walk: Walk, random: Random) -> tuple[int, ...]:
@@ -203,3 +203,16 @@ def test_loops_of_different_lengths_are_repeated_too() -> None:
 def test_pipelines_of_any_depth_hold() -> None:
     for depth in (1, 2, 3, 100):
         assert certify(pipeline(50, depth), GRID).verdict is Verdict.HELD
+
+
+def test_a_sender_waits_until_every_receiver_is_ready() -> None:
+    """With one block of room a site, the next block is not sent before the slowest receiver has given back its room."""
+    graph = multicast(4, 4)
+    graph = replace(graph, buffers=tuple(replace(b, depth=1) for b in graph.buffers))
+    certificate = certify(graph, GRID)
+    assert certificate.verdict is Verdict.HELD
+    assert certificate.entry("CreditsBounded").evidence.peaks == (1,) * 16
+    walk = walk_of(graph)
+    rules = [rule for rule in walk.rules[0] if rule.reason is Reason.ROOM]
+    assert len(rules) == 16
+    assert {rule.other for rule in rules} == set(range(16, 32))

@@ -72,7 +72,7 @@ def scattered(body: ScalarBody, pad: float | None = None) -> Graph:
     return g.graph()
 
 
-@settings(max_examples=300)
+@settings(max_examples=150, deadline=None)
 @given(programs)
 def test_programs_write_what_the_evaluator_writes(body: ScalarBody) -> None:
     known = known_block(scattered(body), 0)

@@ -113,7 +113,7 @@ def recheck_command(
 ) -> None:
     """Follow a certificate's evidence again, believing nothing else. Exit status 1 where it doesn't show its claims.
 
-    [bold]Example[/bold]
+    [bold]Examples[/bold]
 
       meshwright recheck graph.cert.json graph.json --machine grid-8x8
     """
