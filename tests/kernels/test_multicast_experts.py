@@ -162,6 +162,18 @@ def test_routing_is_by_gather_and_scalar_programs(scatter):
     assert len(scalars) == 2 + 4 + (0 if scatter else 1)
 
 
+def test_several_blocks_of_tokens_and_of_columns_at_a_site():
+    place = targets.placement(one_chip(2, 2), 0)
+    x, router, up, down = operands(300, 40, 3, 300, 290)
+    x, router[0] = np.abs(x), 1  # Everybody's first choice.
+    exact, _ = layer(x, router, up, down, 2)
+    for scatter in (False, True):
+        made = mixture_of_experts(2, scatter=scatter)
+        assert stuck(graph_alone(made, place, [Shaped(v.shape, E.BF16) for v in (x, router, up, down)])) == []
+        real = run_alone(made, place, REAL, [v.astype(np.float64) for v in (x, router, up, down)])
+        np.testing.assert_allclose(real, exact, rtol=1e-9, atol=1e-9)
+
+
 def test_experts_that_nobody_chooses_do_nothing():
     x, router, up, down = operands(33, 32, 4, 32)
     router[1:] = 0
