@@ -147,8 +147,10 @@ class _Layer:
         return Affine((0, start), (value.shape[0], size), (Loop(count, (0, self.sizes.head)),))
 
     def rotated(self, x: Value, name: str) -> Value:
+        # By head, so that each product with another head's runs over all that its piece has along its contraction.
         half = self.sizes.head // 2
-        made = self.made(f"{name} rotated", x.shape, Spec.on(1))
+        shape = (x.shape[1] // self.sizes.head, x.shape[0], self.sizes.head)
+        made = self.made(f"{name} rotated", shape, Spec.on(0))
         angles = [self.angles(f"{which} of {name}", half) for which in ("cos", "sin")]
         count = x.shape[1] // self.sizes.head
         for chip in self.chips:
@@ -158,7 +160,8 @@ class _Layer:
                 operands += [self.load(angle, chip, again) for angle in angles]
                 turned = Operand(0) * Operand(2) + Operand(1) * Operand(3) * sign
                 out = self.generic(chip, turned, operands, (x.shape[0], half))
-                stage = self.builder.store(made.tensor, self.heads(made, start, half), out)
+                place = Affine((0, 0, start), (1, x.shape[0], half), (Loop(count, (1, 0, 0)),))
+                stage = self.builder.store(made.tensor, place, out)
                 if start:
                     self.builder.precede(made.stores[chip], stage)
                 made.stores[chip] = stage
@@ -168,17 +171,17 @@ class _Layer:
         return self.given(name, (self.sizes.tokens, half))
 
     def attention(self, q: Value, k: Value, v: Value) -> Value:
-        tokens, head = q.shape[0], self.sizes.head
-        count = q.shape[1] // head
+        count, tokens, head = q.shape
         mask = self.given("mask", (tokens, tokens))
         scores = self.made("scores", (count, tokens, tokens), Spec.on(0))
         exps = self.made("exponentials", scores.shape, Spec.on(0))
-        made = self.made("context", q.shape, Spec.on(1))
+        made = self.made("context", v.shape, Spec.on(1))
         block = (tokens, tokens)
         matrices = Affine((0, 0, 0), (1, *block), (Loop(count, (1, 0, 0)),))
         again = Affine((0, 0), block, (Loop(count, (0, 0)),))
         for chip in self.chips:
-            operands = [self.load(x, chip, self.heads(x, 0, head)) for x in (q, k)]
+            each = Affine((0, 0, 0), (1, tokens, head), (Loop(count, (1, 0, 0)),))
+            operands = [self.load(x, chip, each, (tokens, head)) for x in (q, k)]
             product = self.builder.fifo(self.site(chip), block, F32)
             scale = Operand(0) * head**-0.5
             op = Matmul((tokens, tokens, head), 1, b_transposed=True, epilogue=scale)

@@ -14,8 +14,11 @@ from meshwright.ir.graph import Graph
 from meshwright.ir.operation import Matmul
 from meshwright.ir.records import Compute
 
-MOST_ELEMENTS: Final = 1 << 27
-"""An evaluation holds no more elements than this, over all tensors and streams; one takes eight bytes."""
+MOST_ELEMENTS: Final = 1 << 30
+"""An evaluation sees no more elements than this, over all tensors and streams; one takes eight bytes.
+
+Pieces of what is given and blocks that are loaded whole are views, so it holds about a third of that at most.
+"""
 MOST_PRODUCTS: Final = 1 << 35
 """An evaluation multiplies no more pairs of elements than this: minutes."""
 _ROUNDS: Final = 2
