@@ -37,6 +37,10 @@ class DeviceError(MeshwrightError, RuntimeError):
     """A device or its memory can't do what was asked: out of memory, stale value, foreign value."""
 
 
+class TransportError(MeshwrightError, RuntimeError):
+    """Words or blocks that a transport can't carry, or a connection or channel that is lost."""
+
+
 class UsageError(MeshwrightError, ValueError):
     """What a command was given can't be used; the command line prints it and exits with status 2."""
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli import accuracy, asm, bench, check, demo, doctor, machines, mutate, show, sweep
+from meshwright.cli import accuracy, asm, bench, check, demo, doctor, machines, mutate, show, simulate, sweep
 from meshwright.cli.failures import reported
 from meshwright.cli.versions import version
 
@@ -55,6 +55,7 @@ app.command("machines")(reported(machines.machines))
 app.command("mutate")(reported(mutate.mutate))
 app.command("recheck")(reported(check.recheck_command))
 app.command("show")(reported(show.show))
+app.command("simulate")(reported(simulate.simulate))
 app.command("sweep-rules")(reported(sweep.sweep_rules))
 app.add_typer(bench.group, name="bench")
 
