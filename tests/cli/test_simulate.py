@@ -112,7 +112,8 @@ def test_killed_in_the_middle_of_a_request(start, tmp_path):
 def test_a_stopped_process_costs_the_timeout_and_no_more(start, tmp_path):
     address = f"unix:{tmp_path}/card"
     process, _ = start("--listen", address)
-    remote = Remote(address, timeout=0.3)
+    remote = Remote(address)
+    remote.timeout = 0.3
     stop(process)
     begun = time.monotonic()
     with pytest.raises(TransportError, match=r"no whole answer within 0\.3 s"):

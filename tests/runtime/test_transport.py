@@ -159,6 +159,30 @@ def test_hosts_and_threads_share_one_card(tmp_path):
         assert shared.poll([DRAM + 8 * number for number in range(8)]) == tuple(n << 32 | 99 for n in range(8))
 
 
+def test_requests_of_several_hosts_are_carried_out_one_at_a_time(tmp_path):
+    class Watched(Plain):
+        """Knows how many calls were in it at once."""
+
+        inside = most = 0
+
+        def poll(self, addresses):
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            time.sleep(0.02)
+            self.inside -= 1
+            return super().poll(addresses)
+
+    card = Watched()
+    with serving(card, f"unix:{tmp_path}/card") as server:
+        remotes = [Remote(str(server.address)) for _ in range(4)]
+        threads = [threading.Thread(target=remote.poll, args=([0] * at,)) for at, remote in enumerate(remotes, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=10)
+    assert (card.most, card.reads) == (1, 1 + 2 + 3 + 4)
+
+
 def test_too_many_hosts_are_told_so_and_the_next_one_gets_the_place(tmp_path):
     with serving(Plain(), f"unix:{tmp_path}/card") as server:
         remotes = [Remote(str(server.address)) for _ in range(MOST_CONNECTIONS)]
