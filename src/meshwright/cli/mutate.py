@@ -39,8 +39,8 @@ def mutate(
     """Put faults into sound graphs, and see that the certificate catches each by the obligation that it belongs to.
 
     Every kind of fault, in every graph where it applies, at up to four places. A mutant is caught; or caught earlier,
-    by an obligation without which the one it belongs to has no meaning; or equivalent, shown by evaluation; or not
-    decided, where tokens choose what a store covers; or missed. Nothing may be said of the graphs without a fault.
+    by an obligation without which the one it belongs to has no meaning; or equivalent, shown by evaluation; or
+    refused when it is run, where tokens choose what a store covers; or missed. Nothing may be said of the graphs without a fault.
     Exits with 1 when a mutant is missed.
 
     [bold]Examples[/bold]
@@ -90,7 +90,7 @@ def _alike(row: Row) -> str:
     return ", ".join(f"{count}" if name == "bits" else f"{count} in reals" for name, count in row.equivalent)
 
 
-_HEADINGS = ("fault", "belongs to", "graphs", "mutants", "caught by", "earlier", "equivalent", "not decided", "missed")
+_HEADINGS = ("fault", "belongs to", "graphs", "mutants", "caught by", "earlier", "equivalent", "when run", "missed")
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         caught,
         earlier,
         _alike(row),
-        _counted(row.undecided),
+        _counted(row.when_run),
         f"{row.missed}",
     )
 
@@ -117,12 +117,12 @@ def summary(table: Sequence[Row]) -> str:
         total["caught"] += sum(n for _, n in row.caught)
         total["earlier"] += sum(n for _, n in row.earlier)
         total["equivalent"] += sum(n for _, n in row.equivalent)
-        total["undecided"] += sum(n for _, n in row.undecided)
+        total["when run"] += sum(n for _, n in row.when_run)
         total["missed"] += row.missed
     kinds = "1 kind" if len(table) == 1 else f"{len(table)} kinds"
     return (
         f"{total['mutants']} mutants of {kinds}: {total['caught']} caught, {total['earlier']} caught "
-        f"earlier, {total['equivalent']} equivalent, {total['undecided']} not decided, {total['missed']} missed"
+        f"earlier, {total['equivalent']} equivalent, {total['when run']} when run, {total['missed']} missed"
     )
 
 

@@ -38,8 +38,9 @@ class Answer(StrEnum):
     EQUIVALENT = "equivalent"
     """Everything holds, and the graph computes the same: in residues and bit for bit in float64 (by "bits"); or up to
     float64's rounding, where it sums in another order or a law of exp makes it the same (by "reals")."""
-    OPEN = "not decided"
-    """The obligation it belongs to can't be decided, for a store looks its positions up: nothing is promised."""
+    WHEN_RUN = "when run"
+    """The obligation it belongs to can't be decided before tokens are known, for a store looks its positions up, so
+    nothing is promised; and a run is refused for that very obligation."""
     MISSED = "missed"
     """None of these."""
 
@@ -116,8 +117,10 @@ def judge(kind: Kind, subject: Subject, mutant: Mutant) -> Judgement:
     if answer is None:
         by, why = _compared(certificate, subject, mutant)
         answer = (Answer.EQUIVALENT if by else Answer.MISSED), by
-    elif answer[0] is Answer.MISSED:
-        why = _said(certificate, mutant)
+    elif answer[0] is Answer.WHEN_RUN and not (why := _refused(subject, mutant, answer[1])):
+        answer = Answer.MISSED, ""
+    if answer[0] is Answer.MISSED:
+        why = why or _said(certificate, mutant)
     return Judgement(kind.name, subject.name, mutant.place, *answer, broken, why)
 
 
@@ -136,7 +139,7 @@ def _answer(certificate: Certificate, mutant: Mutant) -> tuple[Answer, str] | No
     for name in mutant.belongs:
         entry = entries.get(name)
         if entry is not None and entry.verdict is Verdict.NOT_DECIDED and "looks its positions up" in entry.message:
-            return Answer.OPEN, name
+            return Answer.WHEN_RUN, name
     return Answer.MISSED, ""
 
 
@@ -181,6 +184,15 @@ def _compared(certificate: Certificate, subject: Subject, mutant: Mutant) -> tup
     return same, ""
 
 
+def _refused(subject: Subject, mutant: Mutant, obligation: str) -> str:
+    """What a run of the mutant is refused with, where that is for want of `obligation`; else nothing."""
+    try:
+        _evaluated(mutant.graph, subject.graph, _outputs(subject.graph))
+    except MeshwrightError as error:
+        return str(error) if f"{obligation}: " in str(error) else ""
+    return ""
+
+
 def _decided_just_now(_graph: Graph, _evidence: FieldAgreement) -> bool:
     return True
 
@@ -215,7 +227,7 @@ class Row(Struct, frozen=True):
     caught: tuple[tuple[str, int], ...]
     earlier: tuple[tuple[str, int], ...]
     equivalent: tuple[tuple[str, int], ...]
-    undecided: tuple[tuple[str, int], ...]
+    when_run: tuple[tuple[str, int], ...]
     missed: int
 
 
@@ -237,7 +249,7 @@ def _row(kind: Kind, mine: Sequence[Judgement]) -> Row:
         by(Answer.CAUGHT),
         by(Answer.EARLIER),
         by(Answer.EQUIVALENT),
-        by(Answer.OPEN),
+        by(Answer.WHEN_RUN),
         sum(j.answer is Answer.MISSED for j in mine),
     )
 
