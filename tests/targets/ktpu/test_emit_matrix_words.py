@@ -118,6 +118,38 @@ def test_fills_leave_what_sweeps_read_alone(groups, entries, order, drained):
     assert set(bank_of) == set(order)
 
 
+def fewest_fills(order, slots):
+    """By trying every choice."""
+    states = {frozenset(): 0}
+    for address in order:
+        after = {}
+        for held, fills in states.items():
+            if address in held:
+                choices = [(held, fills)]
+            elif len(held) < slots:
+                choices = [(held | {address}, fills + 1)]
+            else:
+                choices = [((held - {gone}) | {address}, fills + 1) for gone in held]
+            for state, count in choices:
+                after[state] = min(count, after.get(state, count))
+        states = after
+    return min(states.values())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 2), st.lists(st.integers(0, 6), min_size=1, max_size=16))
+def test_no_order_takes_fewer_fills(operands, order):
+    """Where each sweep is drained, so that both banks are free."""
+    side = Side(0, 8, 8 * operands, order)
+    assert sum(len(side.take(address, None)[1]) for address in order) == fewest_fills(order, 2 * operands)
+
+
+def test_after_a_drain_either_bank_is_free():
+    """Three operands that fill a bank each, twice over: the first stays while the third replaces the second."""
+    clusters = check(*one_cluster(128, 192, 512, (64, 64, 512)))
+    assert filled(clusters, 1) == 4 * 256
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 256), st.integers(1, 300))
 def test_sweeps_of_a_block_are_even_and_fit(groups, blocks):
