@@ -73,7 +73,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=300)
     chosen = parser.parse_args()
-    limits = [f"-max_total_time={chosen.seconds}", "-timeout=10", "-rss_limit_mb=3000", "-max_len=4096"]
+    limits = [
+        f"-max_total_time={chosen.seconds}",
+        "-timeout=10",
+        "-rss_limit_mb=3000",
+        "-max_len=4096",
+        "-len_control=0",
+    ]
     atheris.Setup([sys.argv[0], *limits], one_input)
     atheris.Fuzz()
 

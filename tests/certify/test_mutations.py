@@ -119,7 +119,7 @@ def test_the_page_is_current() -> None:
 def test_the_command() -> None:
     result = CliRunner().invoke(app, ["mutate", "--kind", "takes out"])
     assert result.exit_code == 0
-    assert "6 mutants of 1 kind: 6 caught, 0 caught earlier, 0 equivalent, 0 not decided, 0 missed\n" in result.stdout
+    assert "6 mutants of 1 kind: 6 caught, 0 caught earlier, 0 equivalent, 0 when run, 0 missed\n" in result.stdout
     data = msgspec.json.decode(CliRunner().invoke(app, ["mutate", "--kind", "takes out", "--json"]).stdout)
     assert [row["kind"] for row in data["rows"]] == ["sums that nobody takes out"]
     assert (data["missed"], data["complaints"]) == ([], [])

@@ -65,8 +65,10 @@ def test_an_exit_of_the_command_itself_passes():
 
 def test_ctrl_c_in_a_running_command():
     program = """
-import time, typer
+import signal, time, typer
 from meshwright.cli.failures import reported
+# A shell starts what runs in the background with interrupts ignored, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 app = typer.Typer(pretty_exceptions_enable=False)
 @app.command()
 @reported
