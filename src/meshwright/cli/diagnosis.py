@@ -5,7 +5,7 @@ import importlib.util
 import os
 import platform
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -21,7 +21,10 @@ from meshwright.numerics.backend import (
     resolve_threads,
 )
 
-_MODULES: Final[tuple[Literal["_matrix", "_lane"], ...]] = ("_matrix", "_lane")
+_NUMBERS: Final = ("meshwright.numerics._matrix", "meshwright.numerics._lane")
+"""The number formats' kernels: without both of them the numpy backend is the only one."""
+_MODULES: Final = (*_NUMBERS, "meshwright.evaluate._field", "meshwright.targets.ktpu._layout")
+"""Every compiled module; each has a numpy twin that stands in for it where it isn't built."""
 _NOTES: Final = {
     "numpy": "written in numpy: the oracle of the others, and the fallback without a compiler",
     "scalar": "compiled C++ without vector instructions",
@@ -67,7 +70,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
 def diagnose() -> Diagnosis:
     """Look at this installation, this processor and the environment."""
     modules = tuple(_module(name) for name in _MODULES)
-    compiled = all(module.loaded for module in modules)
+    compiled = all(module.loaded for module in modules[: len(_NUMBERS)])
     used, because, backend_problem = _used()
     threads, threads_from, threads_problem = _threads()
     return Diagnosis(
@@ -87,8 +90,8 @@ def diagnose() -> Diagnosis:
     )
 
 
-def _module(name: Literal["_matrix", "_lane"]) -> Module:
-    full = f"meshwright.numerics.{name}"
+def _module(full: str) -> Module:
+    name = full.rpartition(".")[2]
     # Not `backend.native`: a module that is there and doesn't load is another matter than one that isn't there.
     found = importlib.util.find_spec(full)
     if found is None:
