@@ -40,7 +40,8 @@ def mutate(
 
     Every kind of fault, in every graph where it applies, at up to four places. A mutant is caught; or caught earlier,
     by an obligation without which the one it belongs to has no meaning; or equivalent, shown by evaluation; or
-    refused when it is run, where tokens choose what a store covers; or missed. Nothing may be said of the graphs without a fault.
+    refused when it is run, where tokens choose what a store covers; or missed. Nothing may be said of the
+    graphs without a fault.
     Exits with 1 when a mutant is missed.
 
     [bold]Examples[/bold]
