@@ -10,6 +10,7 @@ input that takes over ten seconds or a gigabyte, ends the run with the input tha
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 from pathlib import Path
@@ -50,6 +51,9 @@ def exchanged(node: object, data: atheris.FuzzedDataProvider, left: list[int]) -
 
 def one_input(raw: bytes) -> None:
     """One run; raises for a defect."""
+    # A graph and what was found of it refer to each other, and what was found may be arrays of a quarter of a gigabyte
+    # (the bound of `check`). Among all that an instrumented process keeps, the collector comes by too seldom.
+    gc.collect()
     data = atheris.FuzzedDataProvider(raw)
     if data.ConsumeBool():
         graph_text = data.PickValueInList(GRAPHS)
