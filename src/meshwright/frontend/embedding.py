@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -137,11 +136,3 @@ def float32_rate(model: MiniLM, tokens: Tokens) -> Rate:
     for _ in encode(model, x, tokens.mask):
         pass
     return rate(time.perf_counter() - start, model, tokens)
-
-
-def added(crossed: Sequence[LinkBytes]) -> LinkBytes:
-    """Bytes over links, added up."""
-    total: Counter[tuple[int, int]] = Counter()
-    for each in crossed:
-        total.update(each)
-    return dict(total)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 
 from meshwright.ir.graph import Graph
 from meshwright.ir.ids import BufferId, ChipId, StageId
-from meshwright.ir.records import AllReduce, Load, Recv, Store
+from meshwright.ir.records import AllReduce, Load, Recv, Stage, Store
 
 Move = tuple[StageId, ChipId, ChipId]
 
@@ -27,20 +27,33 @@ def moves(graph: Graph) -> list[Move]:
                 ends = [(graph.tensors[tensor].chips[graph.rank_of(stage)], here)]
             case Store(tensor=tensor):
                 ends = [(here, graph.tensors[tensor].chips[graph.rank_of(stage)])]
-            case AllReduce(pool=pool):
-                ends = _reduced(graph, stage.ins[:: pool.components], stage.outs[:: pool.components])
+            case AllReduce():
+                ends = list(dict.fromkeys((a, b) for a, b, _ in reduced(graph, stage)))
             case _:
                 ends = [(here, graph.buffers[b].site.chip) for b in stage.outs]
         found += [(StageId(index), a, b) for a, b in ends if a != b]
     return found
 
 
-def _reduced(graph: Graph, ins: Sequence[BufferId], outs: Sequence[BufferId]) -> list[tuple[ChipId, ChipId]]:
-    chips = [graph.buffers[b].site.chip for b in ins]
-    ends = [graph.buffers[b].site.chip for b in outs]
-    if len(chips) == 2 and len(ends) == 1 and ends[0] in chips:
-        return [(c, ends[0]) for c in chips]
-    return [*pairwise(chips), *((chips[-1], end) for end in ends)]
+def reduced(graph: Graph, stage: Stage) -> Iterator[tuple[ChipId, ChipId, BufferId]]:
+    """(from chip, to chip, buffer whose blocks go) of an `AllReduce`; each component of a pair fold goes.
+
+    Ends on the same chip are given as well. Raises `TypeError` for a stage of another kind.
+    """
+    if not isinstance(stage.kind, AllReduce):
+        raise TypeError(f"a {type(stage.kind).__name__} folds nothing")
+    parts = stage.kind.pool.components
+    chips = [graph.buffers[b].site.chip for b in stage.ins[::parts]]
+    ends = [graph.buffers[b].site.chip for b in stage.outs[::parts]]
+    for part in range(parts):
+        ins, outs = stage.ins[part::parts], stage.outs[part::parts]
+        if len(chips) == 2 and ends == chips[:1]:
+            yield chips[1], chips[0], ins[1]
+            continue
+        for (source, target), buffer in zip(pairwise(chips), ins, strict=False):
+            yield source, target, buffer
+        for end, buffer in zip(ends, outs, strict=True):
+            yield chips[-1], end, buffer
 
 
 def group_members(graph: Graph) -> tuple[tuple[tuple[StageId, ...], ...], tuple[tuple[StageId, ...], ...]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
 
 from meshwright.ir.flow import block_counts
 from meshwright.ir.graph import Graph
 from meshwright.ir.ids import BufferId
+from meshwright.ir.moves import reduced
 from meshwright.ir.records import AllReduce, Buffer, Load, Recv, Stage, Store
 
 ChipBytes = dict[tuple[int, int], int]
@@ -69,20 +69,9 @@ def _moves(graph: Graph, stage: Stage) -> Iterator[tuple[int, int, BufferId]]:
         case Store(tensor=tensor):
             yield here, graph.tensors[tensor].chips[graph.rank_of(stage)], stage.ins[0]
         case AllReduce():
-            yield from _reduced(graph, stage)
+            yield from reduced(graph, stage)
         case _:
             return
-
-
-def _reduced(graph: Graph, stage: Stage) -> Iterator[tuple[int, int, BufferId]]:
-    """A pair meets at its result's chip where that is the first one's; more operands are folded along their ports."""
-    chips = [graph.buffers[b].site.chip for b in stage.ins]
-    ends = [graph.buffers[b].site.chip for b in stage.outs]
-    if len(chips) == 2 and ends == chips[:1]:
-        yield chips[1], chips[0], stage.ins[1]
-        return
-    yield from ((a, b, buffer) for (a, b), buffer in zip(pairwise(chips), stage.ins, strict=False))
-    yield from ((chips[-1], end, buffer) for end, buffer in zip(ends, stage.outs, strict=True))
 
 
 def edges(moved: Mapping[tuple[int, int], int]) -> list[tuple[int, int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
@@ -12,6 +11,7 @@ from meshwright.errors import PlacementError
 from meshwright.ir.flow import block_counts
 from meshwright.ir.graph import Graph
 from meshwright.ir.ids import BufferId
+from meshwright.ir.moves import reduced
 from meshwright.ir.records import AllReduce, Load, Recv, Stage, Store
 from meshwright.machine import MachineSpec
 from meshwright.machine.checks import Crossing
@@ -62,7 +62,7 @@ class _Traffic:
                 )
                 self._move(chip, owner, stage.ins[0])
             case AllReduce():
-                for source, target, buffer in _reduce_moves(self.graph, stage):
+                for source, target, buffer in reduced(self.graph, stage):
                     self._require(
                         source, target, "unit_data", f"stage s{index} sends sums from mesh {source} to mesh {target}"
                     )
@@ -116,20 +116,3 @@ _KINDS: Final[dict[Crossing, str]] = {
     "unit_data": "blocks between units",
     "doorbell": "doorbells",
 }
-
-
-def _reduce_moves(graph: Graph, stage: Stage) -> Iterator[tuple[int, int, BufferId]]:
-    """(from mesh, to mesh, buffer whose blocks go) of an `AllReduce`; each component of a pair fold goes."""
-    assert isinstance(stage.kind, AllReduce)
-    parts = stage.kind.pool.components
-    chips = [graph.buffers[b].site.chip for b in stage.ins[::parts]]
-    ends = [graph.buffers[b].site.chip for b in stage.outs[::parts]]
-    for part in range(parts):
-        ins, outs = stage.ins[part::parts], stage.outs[part::parts]
-        if len(chips) == 2 and ends == chips[:1]:
-            yield chips[1], chips[0], ins[1]
-            continue
-        for (source, target), buffer in zip(pairwise(chips), ins, strict=False):
-            yield source, target, buffer
-        for end, buffer in zip(ends, outs, strict=True):
-            yield chips[-1], end, buffer
