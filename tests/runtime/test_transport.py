@@ -5,19 +5,23 @@ import socket
 import stat
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.runtime.transport_rig import Plain, product_is_right, serving
 from tests.simulator.programs import CARD
 
 from meshwright.errors import MachineError, TransportError
+from meshwright.machine import load
 from meshwright.runtime import transport_wire as wire
-from meshwright.runtime.transport import Delayed, InProcess
+from meshwright.runtime.transport import AgentWindow, Delayed, InProcess, carried_out
 from meshwright.runtime.transport_socket import MOST_CONNECTIONS, Remote, Server
 from meshwright.runtime.transport_wire import parse_address
-from meshwright.simulator import Card, Undefined
+from meshwright.simulator import Assumptions, Card, Undefined
 
 DRAM = CARD.host_addr(0, 0)
 TCP = "tcp:127.0.0.1:0"
@@ -55,6 +59,54 @@ def test_a_block_is_its_words_in_ascending_order(transport):
     assert transport.poll([]) == ()
 
 
+def test_a_batch_is_its_writes_and_reads_in_the_order_given(transport):
+    """Later writes overlap earlier ones, and the registers of two agents are between blocks of DRAM."""
+    register = [transport.agents.register(mesh, 0) for mesh in (0, 3)]
+    transport.submit(
+        [
+            (DRAM, np.arange(64, dtype=np.uint8)),
+            (register[1], (5).to_bytes(8, "little")),
+            (DRAM + 8, b"12345678"),
+            (register[0], bytearray(b"abcdefgh")),
+            (DRAM + 8, memoryview(b"ABCDEFGH")),
+            (register[1], (6).to_bytes(8, "little")),
+        ]
+    )
+    expected = bytes(range(8)) + b"ABCDEFGH" + bytes(range(16, 64))
+    spans = [(DRAM + 8, 8), (register[1], 8), (DRAM, 64), (register[0], 8), (DRAM, 64)]
+    assert transport.collect(spans) == (b"ABCDEFGH", b"\6" + bytes(7), expected, b"abcdefgh", expected)
+    assert transport.read_block(DRAM, 64) == expected
+
+
+def test_empty_batches_do_nothing(transport):
+    assert transport.submit([]) is None
+    assert transport.collect([]) == ()
+    assert transport.poll([]) == ()
+
+
+def test_the_write_that_fails_stops_a_batch_and_the_error_says_how_many_were_done(transport):
+    writes = [(DRAM, b"12345678"), (DRAM + 8, b"abcdefgh"), (8, bytes(8)), (DRAM, b"ABCDEFGH")]
+    with pytest.raises(MachineError) as here:
+        Card(CARD).write64(8, 0)
+    with pytest.raises(MachineError) as there:
+        transport.submit(writes)
+    assert str(there.value) == str(here.value)
+    assert (carried_out(there.value), there.value.__notes__) == (2, ["2 of 4 writes were carried out"])
+    assert transport.read_block(DRAM, 16) == b"12345678abcdefgh"
+    with pytest.raises(Undefined) as there:
+        transport.collect([(DRAM, 8), (DRAM + 64, 8)])
+    assert carried_out(there.value) is None
+
+
+def test_the_host_is_told_where_the_agents_are(transport):
+    assert transport.agents == AgentWindow(Assumptions().control_base, Assumptions().control_stride)
+    # The credits of each mesh, which no other mesh has.
+    for mesh in CARD.mesh_ids:
+        transport.write64(transport.agents.register(mesh, 0x60), 100 + mesh)
+    found = transport.poll([transport.agents.register(mesh, 0x60) for mesh in CARD.mesh_ids])
+    assert found == tuple(100 + mesh for mesh in CARD.mesh_ids)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -72,6 +124,15 @@ def test_a_block_is_its_words_in_ascending_order(transport):
         (lambda t: t.write_block(DRAM, np.zeros(32, np.uint8)[::2]), f"write at {DRAM:#x}: the data are no run of"),
         (lambda t: t.write64(DRAM, -1), f"write of -0x1 at {DRAM:#x}: a word is 0 to 2^64 - 1"),
         (lambda t: t.write64(DRAM, 2**64), f"write of 0x10000000000000000 at {DRAM:#x}: a word is 0 to 2^64 - 1"),
+        (
+            lambda t: t.submit([(DRAM, bytes(8)), (DRAM + 4, bytes(8))]),
+            f"write of 8 bytes at {DRAM + 4:#x}: a transport",
+        ),
+        (lambda t: t.submit([(DRAM, bytes(8)), (DRAM, b"")]), "write of 0 bytes"),
+        (lambda t: t.submit([(DRAM, bytes(8)), (DRAM, "12345678")]), f"write at {DRAM:#x}: the data are no run of"),
+        (lambda t: t.submit([(DRAM, bytes(8)), (2**64, bytes(8))]), "host addresses are 0 to 2^64 - 1"),
+        (lambda t: t.collect([(DRAM, 8), (DRAM, 12)]), "read of 12 bytes"),
+        (lambda t: t.collect([(DRAM, 8), (-8, 8)]), "read of 8 bytes at -0x8: host addresses are 0 to 2^64 - 1"),
         (lambda t: t.read64(2**64), "read of 8 bytes at 0x10000000000000000: host addresses are 0 to 2^64 - 1"),
         (lambda t: t.read_block(-8, 8), "read of 8 bytes at -0x8: host addresses are 0 to 2^64 - 1"),
     ],
@@ -105,6 +166,8 @@ def test_after_close_every_call_is_refused(transport):
         lambda: transport.read_block(DRAM, 8),
         lambda: transport.write_block(DRAM, b"12345678"),
         lambda: transport.poll([DRAM]),
+        lambda: transport.submit([(DRAM, b"12345678")]),
+        lambda: transport.collect([(DRAM, 8)]),
     ):
         with pytest.raises(TransportError, match="closed"):
             call()
@@ -117,8 +180,44 @@ def test_delayed_charges_once_a_call():
     assert late.poll([0] * 50) == (3,) * 50
     assert (late.read64(0), late.read_block(0, 8)) == (3, (3).to_bytes(8, "little"))
     late.write_block(0, b"12345678")
-    assert late.calls == 5
-    assert time.perf_counter() - start >= 5 * 0.02
+    late.submit([(8 * at, b"abcdefgh") for at in range(50)])
+    assert late.collect([(0, 400)] * 50) == (50 * b"abcdefgh",) * 50
+    assert late.calls == 7
+    assert time.perf_counter() - start >= 7 * 0.02
+
+
+def test_delayed_charges_nothing_for_an_empty_batch_and_for_what_it_knows():
+    late = Delayed(Plain(), 60)
+    start = time.perf_counter()
+    assert (late.submit([]), late.collect([]), late.poll([])) == (None, (), ())
+    assert late.agents == AgentWindow()
+    assert late.calls == 0
+    assert time.perf_counter() - start < 30
+
+
+@pytest.mark.parametrize("machine", ["ktpu-v13p", "ktpu-1"])
+def test_the_window_is_that_of_the_card(machine, tmp_path):
+    """By a card whose agents are where no default would look, of four meshes and of one."""
+    spec = load(machine)
+    card = Card(spec, assumptions=Assumptions(control_base=0x4_0080_0000, control_stride=0x2_0000))
+    with serving(InProcess(card), f"unix:{tmp_path}/card", spec) as server:
+        for transport in (InProcess(card), Remote(str(server.address)), Delayed(InProcess(card), 0.0)):
+            for mesh in spec.mesh_ids:
+                address = transport.agents.register(mesh, 0x10)
+                assert address == card.control(mesh, 0x10)
+                assert transport.read64(address) & 0xFFFF == 288
+
+
+def test_what_is_no_register_of_a_window():
+    window = AgentWindow()
+    assert window.register(3, 0xFFF8) == 0x83_FFF8
+    for mesh, offset in ((-1, 0), (0, -8), (0, 0x10000)):
+        with pytest.raises(TransportError) as caught:
+            window.register(mesh, offset)
+        assert str(caught.value) == (
+            f"register {offset:#x} of mesh {mesh}: meshes count from 0, and registers are at offsets 0 to 0xffff of "
+            "each"
+        )
 
 
 # Over a socket
@@ -133,6 +232,53 @@ def test_blocks_and_polls_over_the_limit_of_a_message_are_cut_up(tmp_path):
         assert remote.read_block(DRAM, size) == data.tobytes()
         addresses = [DRAM + 8 * (at % 1000) for at in range(wire.MOST_WORDS + 5)]
         assert remote.poll(addresses) == tuple(np.resize(data.view("<u8")[:1000], len(addresses)).tolist())
+
+
+def test_batches_over_the_limit_of_a_message_are_cut_up(tmp_path):
+    """A block of more than a message, and blocks that are more than one together."""
+    generator = np.random.default_rng(2)
+    sizes = [wire.MOST_BLOCK + 8, 8, *[wire.MOST_BLOCK // 4] * 5, 64]
+    datas = [generator.integers(0, 256, size, np.uint8) for size in sizes]
+    starts = [DRAM + start for start in np.cumsum([0, *sizes[:-1]]).tolist()]
+    with serving(InProcess(Card(CARD)), f"unix:{tmp_path}/card") as server:
+        remote = Remote(str(server.address))
+        remote.submit(list(zip(starts, datas, strict=True)))
+        assert remote.collect(list(zip(starts, sizes, strict=True))) == tuple(data.tobytes() for data in datas)
+
+
+def test_a_batch_that_is_cut_up_stops_and_counts_as_one(tmp_path, monkeypatch):
+    plain, many = Plain(), wire.MOST_BLOCKS + 5
+    with serving(plain, f"unix:{tmp_path}/card") as server:
+        remote = Remote(str(server.address))
+        remote.submit([(8 * (at % 1000), at.to_bytes(8, "little")) for at in range(many)])
+        assert plain.writes == [(8 * (at % 1000), at) for at in range(many)]
+        monkeypatch.setattr(wire, "MOST_BLOCK", 1 << 12)
+        # A write that is cut up counts when all of it is done.
+        with pytest.raises(TransportError, match="a defect where the card is: ") as caught:
+            remote.submit([(0, bytes(8)), (8, bytes(wire.MOST_BLOCK + 8)), (Plain.BROKEN, bytes(8)), (0, bytes(8))])
+        assert (carried_out(caught.value), len(plain.writes) - many) == (2, 2 + wire.MOST_BLOCK // 8)
+        with pytest.raises(TransportError, match="a defect where the card is: ") as caught:
+            remote.submit([(0, bytes(8)), (Plain.BROKEN - wire.MOST_BLOCK, bytes(wire.MOST_BLOCK + 8))])
+        assert (carried_out(caught.value), caught.value.__notes__) == (1, ["1 of 2 writes were carried out"])
+        assert remote.collect([(0, 8)] * many) == (bytes(8),) * many
+
+
+@given(st.lists(st.integers(0, 40) | st.sampled_from([8, 16]), max_size=30), st.integers(1, 20), st.integers(1, 5))
+def test_messages_of_a_batch_carry_it_in_order_and_what_they_may(sizes, most, blocks):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire, "MOST_BLOCK", most)
+        patch.setattr(wire, "MOST_BLOCKS", blocks)
+        found = list(wire.batches(sizes))
+    pieces = [piece for batch in found for piece in batch]
+    assert [(block, start + at) for block, start, size in pieces for at in range(size)] == [
+        (block, at) for block, size in enumerate(sizes) for at in range(size)
+    ]
+    for batch, after in pairwise([*found, None]):
+        assert sum(size for _, _, size in batch) <= most
+        assert 1 <= len(batch) <= blocks
+        # No message is sent that the one before had room for.
+        if after is not None:
+            assert len(batch) == blocks or sum(size for _, _, size in batch) + after[0][2] > most
 
 
 def test_hosts_and_threads_share_one_card(tmp_path):

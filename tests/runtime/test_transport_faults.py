@@ -13,6 +13,7 @@ from tests.simulator.programs import CARD
 from meshwright.errors import TransportError
 from meshwright.machine import to_json
 from meshwright.runtime import transport_wire as wire
+from meshwright.runtime.transport import AgentWindow
 from meshwright.runtime.transport_socket import Remote
 
 SOON = 0.5
@@ -20,7 +21,7 @@ SOON = 0.5
 MOST = 5.0
 """Seconds within which anything must have ended."""
 VALUE = 0x0123_4567_89AB_CDEF
-WELCOME = frame(wire.Welcome(wire.VERSION, to_json(CARD)))
+WELCOME = frame(wire.Welcome(wire.VERSION, to_json(CARD), AgentWindow()))
 
 
 @pytest.fixture
@@ -229,9 +230,9 @@ def test_the_server_refuses_a_block_that_is_too_large(server, plain):
 
 def test_the_server_refuses_another_version(server):
     connection = raw(server)
-    connection.sendall(frame(wire.Hello(2)))
+    connection.sendall(frame(wire.Hello(1)))
     assert refusal(connection) == (
-        "it speaks version 1 of the protocol and this side version 2: use the same meshwright on both"
+        "it speaks version 2 of the protocol and this side version 1: use the same meshwright on both"
     )
     goes_on(server)
 
@@ -282,11 +283,11 @@ def test_a_defect_where_the_card_is_ends_neither_side(server, plain, monkeypatch
         ),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a frame of 1,213,486,160 bytes was announced"),
         (frame(wire.Done(1)), "is none of this protocol"),
-        (frame(wire.Welcome(1, b"{}")), "machine: "),
+        (frame(wire.Welcome(2, b"{}", AgentWindow())), "machine: "),
         (frame(wire.Refused(0, "transport", "no")), "is no card for us: no"),
         (
-            frame(wire.Welcome(2, b"")),
-            "is no card for us: it speaks version 2 of the protocol and this side version 1: use the same meshwright",
+            frame(wire.Welcome(1, b"", AgentWindow())),
+            "is no card for us: it speaks version 1 of the protocol and this side version 2: use the same meshwright",
         ),
     ],
 )

@@ -13,6 +13,7 @@ from tests.simulator.programs import CARD
 
 from meshwright.errors import TransportError
 from meshwright.runtime import transport_file
+from meshwright.runtime.transport import AgentWindow
 from meshwright.runtime.transport_file import CEILING, FLOOR, CharacterDevices, pieces
 
 BASE = CARD.host_addr(0, 0)
@@ -20,6 +21,8 @@ BASE = CARD.host_addr(0, 0)
 
 class Words:
     """Words of the same file, one at a time: stands in for the transport that carries control."""
+
+    agents = AgentWindow(0x4_0080_0000, 0x1_0000)
 
     def __init__(self, path):
         self.file, self.log = path.open("r+b", buffering=0), []
@@ -40,6 +43,15 @@ class Words:
 
     def poll(self, addresses):
         return tuple(int.from_bytes(self.read_block(address, 8), "little") for address in addresses)
+
+    def submit(self, writes):
+        self.log.append(("submit", len(writes)))
+        for address, data in writes:
+            self.write_block(address, data)
+
+    def collect(self, spans):
+        self.log.append(("collect", len(spans)))
+        return tuple(self.read_block(address, count) for address, count in spans)
 
     def close(self):
         self.log.append("close")

@@ -11,6 +11,7 @@ from tests.simulator.programs import CARD, Host, Product, words
 
 from meshwright.numerics import product
 from meshwright.runtime import transport_wire as wire
+from meshwright.runtime.transport import AgentWindow, stopped
 from meshwright.runtime.transport_socket import Server
 from meshwright.simulator import Card
 
@@ -20,6 +21,10 @@ HEADER = 8
 class Plain:
     """A transport to a dictionary of words; `writes` has every one in order."""
 
+    BROKEN = 1 << 40
+    """A word that can't be written."""
+    agents = AgentWindow()
+
     def __init__(self):
         self.words, self.writes, self.reads = {}, [], 0
 
@@ -27,6 +32,8 @@ class Plain:
         return self.poll((address,))[0]
 
     def write64(self, address, value):
+        if address == self.BROKEN:
+            raise ZeroDivisionError
         self.writes.append((address, value))
         self.words[address] = value
 
@@ -41,6 +48,17 @@ class Plain:
     def poll(self, addresses):
         self.reads += len(addresses)
         return tuple(self.words.get(address, 0) for address in addresses)
+
+    def submit(self, writes):
+        for done, (address, data) in enumerate(writes):
+            try:
+                self.write_block(address, data)
+            except Exception as problem:
+                stopped(problem, done, len(writes))
+                raise
+
+    def collect(self, spans):
+        return tuple(self.read_block(address, count) for address, count in spans)
 
     def close(self):
         pass

@@ -4,18 +4,43 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Annotated, Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta, Struct
 
 from meshwright.errors import TransportError
-from meshwright.simulator import Card
+from meshwright.simulator import Assumptions, Card
 
 WORD: Final = 8
 _SPACE: Final = 1 << 64
+_ASSUMED: Final = Assumptions()
+_CARRIED_OUT: Final = "carried_out"
 
 Bytes: TypeAlias = "bytes | bytearray | memoryview | npt.NDArray[np.uint8]"
+
+_E = TypeVar("_E", bound=BaseException)
+
+
+class AgentWindow(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a host sees the registers of each mesh's agent.
+
+    base: host address of the registers of mesh 0. stride: bytes from one mesh's to the next one's. The defaults are
+    those of `simulator.Assumptions`.
+    """
+
+    base: Annotated[int, Meta(ge=0)] = _ASSUMED.control_base
+    stride: Annotated[int, Meta(gt=0)] = _ASSUMED.control_stride
+
+    def register(self, mesh: int, offset: int) -> int:
+        """Host address of the register at `offset` bytes in a mesh's window; `TransportError` where it isn't in it."""
+        if mesh < 0 or not 0 <= offset < self.stride:
+            raise TransportError(
+                f"register {offset:#x} of mesh {mesh}: meshes count from 0, and registers are at offsets 0 to "
+                f"{self.stride - 1:#x} of each"
+            )
+        return self.base + mesh * self.stride + offset
 
 
 class Transport(Protocol):
@@ -24,7 +49,14 @@ class Transport(Protocol):
     A block equals accesses to its words in ascending order; its address and size are multiples of 8. Every call has
     taken effect when it returns. All raise `TransportError` for what can't be carried, for a connection or channel that
     is lost and after `close`; a simulator behind it raises `MachineError` and `MachineFault` besides, wherever it runs.
+
+    An empty `poll`, `submit` or `collect` does nothing and costs nothing.
     """
+
+    @property
+    def agents(self) -> AgentWindow:
+        """Where the registers of the meshes' agents are."""
+        ...
 
     def read64(self, address: int) -> int:
         """The word at an address."""
@@ -44,6 +76,18 @@ class Transport(Protocol):
 
     def poll(self, addresses: Sequence[int]) -> tuple[int, ...]:
         """The words at many addresses, read in the order given, for the price of one call where that is possible."""
+        ...
+
+    def submit(self, writes: Sequence[tuple[int, Bytes]]) -> None:
+        """Writes (address, bytes) blocks in the order given, for the price of one call where that is possible.
+
+        A batch with a write that can't be carried is refused as a whole. Where one fails, the later ones are not
+        tried, and `carried_out` of the exception tells how many were done before it.
+        """
+        ...
+
+    def collect(self, spans: Sequence[tuple[int, int]]) -> tuple[bytes, ...]:
+        """The bytes of many (address, byte count) blocks, read in the order given, for the price of one call."""
         ...
 
     def close(self) -> None:
@@ -79,11 +123,46 @@ def view(address: int, data: Bytes) -> memoryview:
     return content
 
 
+def views(writes: Sequence[tuple[int, Bytes]]) -> list[tuple[int, memoryview]]:
+    """The writes of a `submit`, with the bytes of each; `TransportError` where one of them can't be carried."""
+    try:
+        return [(address, view(address, data)) for address, data in writes]
+    except TransportError as problem:
+        raise stopped(problem, 0, len(writes)) from None
+
+
+def check_spans(spans: Sequence[tuple[int, int]]) -> None:
+    """Raises `TransportError` where a span of a `collect` can't be carried."""
+    for address, count in spans:
+        check_block("read", address, count)
+
+
+def stopped(error: _E, done: int, total: int) -> _E:
+    """The exception that stopped a `submit`, which says from now on that `done` of its writes were carried out."""
+    vars(error)[_CARRIED_OUT] = done
+    error.__notes__ = [f"{done} of {total} writes were carried out"]
+    return error
+
+
+def carried_out(error: BaseException) -> int | None:
+    """How many writes of a `submit` were carried out before this exception; None where that can't be known.
+
+    The one that failed may have been carried out in part, and is not counted.
+    """
+    return vars(error).get(_CARRIED_OUT)
+
+
 class InProcess:
     """The transport to a `simulator.Card` in this process; not to be used by two threads at once."""
 
     def __init__(self, card: Card) -> None:
         self._card: Card | None = card
+        self._agents = _agents(card)
+
+    @property
+    def agents(self) -> AgentWindow:
+        """Where the card has the registers of its agents."""
+        return self._agents
 
     def _open(self) -> Card:
         if self._card is None:
@@ -111,24 +190,53 @@ class InProcess:
 
     def poll(self, addresses: Sequence[int]) -> tuple[int, ...]:
         """The words at many addresses."""
-        return tuple(self.read64(address) for address in addresses)
+        for address in addresses:
+            check_block("read", address, WORD)
+        return tuple(self._open().read64(address) for address in addresses)
+
+    def submit(self, writes: Sequence[tuple[int, Bytes]]) -> None:
+        """Writes many blocks, in order."""
+        for done, (address, content) in enumerate(views(writes)):
+            try:
+                self._open().write_block(address, content)
+            except Exception as problem:
+                stopped(problem, done, len(writes))
+                raise
+
+    def collect(self, spans: Sequence[tuple[int, int]]) -> tuple[bytes, ...]:
+        """The bytes of many blocks."""
+        check_spans(spans)
+        return tuple(self._open().read_block(address, count) for address, count in spans)
 
     def close(self) -> None:
         """Lets go of the card, which stays as it is."""
         self._card = None
 
 
+def _agents(card: Card) -> AgentWindow:
+    """The window of a card, from two of its agents; of one alone no stride is seen, nor does it matter."""
+    first, *others = card.machine.mesh_ids
+    stride = (card.control(others[0]) - card.control(first)) // (others[0] - first) if others else AgentWindow().stride
+    return AgentWindow(card.control(first) - first * stride, stride)
+
+
 class Delayed:
     """Another transport, with a latency charged to every call: for trials of what dispatch costs on a slow one.
 
-    seconds_per_call: slept before each call, whether it is one word, a block or a poll of many words. calls: how many
-    there have been. The word access of the card over JTAG takes about 0.013 s (docs/ktpu/transports.md).
+    seconds_per_call: slept before each call, whether it is one word, a block or a batch of many; an empty batch is no
+    call. calls: how many there have been. The word access of the card over JTAG takes about 0.013 s
+    (docs/ktpu/transports.md).
     """
 
     def __init__(self, transport: Transport, seconds_per_call: float) -> None:
         self.transport = transport
         self.seconds_per_call = seconds_per_call
         self.calls = 0
+
+    @property
+    def agents(self) -> AgentWindow:
+        """Where the registers of the meshes' agents are, by the other transport; free of charge."""
+        return self.transport.agents
 
     def _charge(self) -> Transport:
         self.calls += 1
@@ -153,7 +261,16 @@ class Delayed:
 
     def poll(self, addresses: Sequence[int]) -> tuple[int, ...]:
         """The words at many addresses, late once for all of them."""
-        return self._charge().poll(addresses)
+        return self._charge().poll(addresses) if addresses else ()
+
+    def submit(self, writes: Sequence[tuple[int, Bytes]]) -> None:
+        """Writes many blocks, late once for all of them."""
+        if writes:
+            self._charge().submit(writes)
+
+    def collect(self, spans: Sequence[tuple[int, int]]) -> tuple[bytes, ...]:
+        """The bytes of many blocks, late once for all of them."""
+        return self._charge().collect(spans) if spans else ()
 
     def close(self) -> None:
         """Closes the other transport; free of charge."""

@@ -12,7 +12,19 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from meshwright.errors import TransportError
-from meshwright.runtime.transport import Bytes, Transport, check_block, check_value, view
+from meshwright.runtime.transport import (
+    WORD,
+    AgentWindow,
+    Bytes,
+    Transport,
+    carried_out,
+    check_block,
+    check_spans,
+    check_value,
+    stopped,
+    view,
+    views,
+)
 
 FLOOR: Final = 64
 """Bytes; a transfer of less than a beat returns nothing, or takes the host down."""
@@ -35,6 +47,19 @@ def pieces(count: int) -> Iterator[tuple[int, int]]:
     yield start, count - start
 
 
+def runs(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Start and end of what goes together of a batch: neighbours of less than 64 bytes, and each larger block alone."""
+    start = 0
+    for at, size in enumerate(sizes):
+        if size >= FLOOR:
+            if start < at:
+                yield start, at
+            yield at, at + 1
+            start = at + 1
+    if start < len(sizes):
+        yield start, len(sizes)
+
+
 def _opened(path: str, flags: int) -> int:
     try:
         return os.open(path, flags | os.O_CLOEXEC)
@@ -47,6 +72,7 @@ class CharacterDevices:
 
     h2c, c2h: the driver's files, such as `/dev/xdma0_h2c_0` and `/dev/xdma0_c2h_0`; the offset in them is the host
     address. control: what carries words, polls and blocks of less than 64 bytes; it is closed along with this one.
+    agents: where the registers of the meshes' agents are; None takes what the control transport says.
     Blocks are cut into transfers of 64 bytes to 8 MiB, through one page-aligned buffer. A transfer that fails or falls
     short leaves the channel in an unknown state, so blocks are refused from then on. A transfer can't be timed out:
     the driver decides how long it waits. Not to be used by two threads at once.
@@ -54,9 +80,12 @@ class CharacterDevices:
     Raises `TransportError` where a file can't be opened.
     """
 
-    def __init__(self, h2c: str | Path, c2h: str | Path, control: Transport) -> None:
+    def __init__(
+        self, h2c: str | Path, c2h: str | Path, control: Transport, *, agents: AgentWindow | None = None
+    ) -> None:
         self._paths = (str(h2c), str(c2h))
         self._control = control
+        self._agents = control.agents if agents is None else agents
         self._failed: str | None = None
         self._files: tuple[int, int] | None = None
         to_card = _opened(self._paths[0], os.O_WRONLY)
@@ -66,6 +95,11 @@ class CharacterDevices:
             os.close(to_card)
             raise
         self._buffer = mmap.mmap(-1, CEILING)
+
+    @property
+    def agents(self) -> AgentWindow:
+        """Where the registers of the meshes' agents are."""
+        return self._agents
 
     def _open(self) -> tuple[int, int]:
         if self._files is None:
@@ -100,6 +134,9 @@ class CharacterDevices:
         _, c2h = self._channels(address, count)
         if count < FLOOR:
             return self._control.read_block(address, count)
+        return self._from_card(c2h, address, count)
+
+    def _from_card(self, c2h: int, address: int, count: int) -> bytes:
         result = bytearray(count)
         for start, size in pieces(count):
             with memoryview(self._buffer) as buffer, buffer[:size] as part:
@@ -114,6 +151,9 @@ class CharacterDevices:
         if len(content) < FLOOR:
             self._control.write_block(address, content)
             return
+        self._to_card(h2c, address, content)
+
+    def _to_card(self, h2c: int, address: int, content: memoryview) -> None:
         for start, size in pieces(len(content)):
             with memoryview(self._buffer) as buffer, buffer[:size] as part:
                 part[:] = content[start : start + size]
@@ -123,6 +163,46 @@ class CharacterDevices:
         """The words at many addresses, through the control transport."""
         self._open()
         return self._control.poll(addresses)
+
+    def submit(self, writes: Sequence[tuple[int, Bytes]]) -> None:
+        """Writes many blocks in order; neighbours of less than 64 bytes are one `submit` of the control transport.
+
+        One of 8 bytes is a word, and so goes through where blocks are refused.
+        """
+        contents = views(writes)
+        files = self._batch([(address, len(content)) for address, content in contents])
+        for start, end in runs([len(content) for _, content in contents]):
+            small = len(contents[start][1]) < FLOOR
+            try:
+                if small:
+                    self._control.submit(contents[start:end])
+                else:
+                    self._to_card(files[0], *contents[start])
+            except Exception as problem:
+                done = carried_out(problem) if small else 0
+                if done is not None:
+                    stopped(problem, start + done, len(writes))
+                raise
+
+    def collect(self, spans: Sequence[tuple[int, int]]) -> tuple[bytes, ...]:
+        """The bytes of many blocks; neighbours of less than 64 bytes are one `collect` of the control transport.
+
+        One of 8 bytes is a word, and so is read where blocks are refused.
+        """
+        check_spans(spans)
+        files = self._batch(spans)
+        found: list[bytes] = []
+        for start, end in runs([count for _, count in spans]):
+            small = spans[start][1] < FLOOR
+            found += self._control.collect(spans[start:end]) if small else [self._from_card(files[1], *spans[start])]
+        return tuple(found)
+
+    def _batch(self, spans: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        """The files, where all of a batch can be carried; an empty one always can."""
+        for address, count in spans:
+            if count != WORD:
+                self._channels(address, count)
+        return self._open() if spans else (-1, -1)
 
     def close(self) -> None:
         """Closes the files and the control transport."""

@@ -14,7 +14,19 @@ from typing import Final, TypeVar
 from meshwright.errors import MachineError, TransportError
 from meshwright.machine import MachineSpec, from_json, to_json
 from meshwright.runtime import transport_wire as wire
-from meshwright.runtime.transport import WORD, Bytes, Transport, check_block, check_value, view
+from meshwright.runtime.transport import (
+    WORD,
+    AgentWindow,
+    Bytes,
+    Transport,
+    carried_out,
+    check_block,
+    check_spans,
+    check_value,
+    stopped,
+    view,
+    views,
+)
 from meshwright.simulator import MachineFault
 from meshwright.simulator.faults import raised
 
@@ -48,7 +60,7 @@ class Remote:
         self._lost: str | None = None
         self._socket = self._connected()
         try:
-            self.machine = self._welcomed()
+            self.machine, self._agents = self._welcomed()
         except BaseException:
             self._socket.close()
             raise
@@ -69,7 +81,12 @@ class Remote:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
 
-    def _welcomed(self) -> MachineSpec:
+    @property
+    def agents(self) -> AgentWindow:
+        """Where the registers of the meshes' agents are, as the server told."""
+        return self._agents
+
+    def _welcomed(self) -> tuple[MachineSpec, AgentWindow]:
         seconds = min(self.timeout, _HANDSHAKE_SECONDS)
         try:
             wire.send(self._socket, wire.Hello(wire.VERSION), seconds)
@@ -81,7 +98,7 @@ class Remote:
                     f"it speaks version {answer.version} of the protocol and this side version {wire.VERSION}: use the "
                     "same meshwright on both"
                 )
-            return from_json(answer.machine)
+            return from_json(answer.machine), answer.agents
         except (TransportError, MachineError) as problem:
             raise TransportError(f"{self.address} is no card for us: {problem}") from None
 
@@ -133,6 +150,39 @@ class Remote:
                 values.extend(found)
         return tuple(values)
 
+    def submit(self, writes: Sequence[tuple[int, Bytes]]) -> None:
+        """Writes many blocks in order, in one message for each 32 MiB or 65536 blocks of them."""
+        contents = views(writes)
+        for batch in wire.batches([len(content) for _, content in contents]):
+            pieces = tuple(
+                (contents[block][0] + start, bytes(contents[block][1][start : start + size]))
+                for block, start, size in batch
+            )
+            with self._asking(f"submit of {len(pieces)} writes, the first at {pieces[0][0]:#x}") as id:
+                try:
+                    self._exchange(wire.Submit(id, pieces), wire.Done)
+                except _Answered as answer:
+                    done = carried_out(answer.error)
+                    if done is None or done >= len(batch):
+                        raise TransportError("it is not said at which write it stopped") from None
+                    # Of a write that was cut up, only all of it counts.
+                    stopped(answer.error, batch[done][0], len(writes))
+                    raise
+
+    def collect(self, spans: Sequence[tuple[int, int]]) -> tuple[bytes, ...]:
+        """The bytes of many blocks, in one message for each 32 MiB or 65536 blocks of them."""
+        check_spans(spans)
+        found: list[list[bytes]] = [[] for _ in spans]
+        for batch in wire.batches([count for _, count in spans]):
+            pieces = tuple((spans[block][0] + start, size) for block, start, size in batch)
+            with self._asking(f"collect of {len(pieces)} blocks, the first at {pieces[0][0]:#x}") as id:
+                data = self._exchange(wire.Collect(id, pieces), wire.Blocks).data
+                if [len(piece) for piece in data] != [size for _, size in pieces]:
+                    raise TransportError(f"{len(data)} blocks of {sum(map(len, data)):,} bytes came back")
+            for (block, _, _), piece in zip(batch, data, strict=True):
+                found[block].append(piece)
+        return tuple(b"".join(parts) for parts in found)
+
     def close(self) -> None:
         """Ends the connection; the card stays as it is."""
         with self._lock:
@@ -171,13 +221,19 @@ class Remote:
             raise TransportError(f"the other side gave up: {reply.message}")
         if reply.id != request.id:
             raise TransportError(f"request {request.id} was answered with an answer to request {reply.id}")
-        if isinstance(reply, wire.Fault):
-            raise _Answered(raised(reply.report))
-        if isinstance(reply, wire.Refused):
-            raise _Answered(MachineError(reply.message) if reply.kind == "machine" else TransportError(reply.message))
+        if isinstance(reply, wire.Stopped) and isinstance(request, wire.Submit):
+            raise _Answered(stopped(_error(reply.error), reply.carried_out, reply.carried_out + 1))
+        if isinstance(reply, wire.Refused | wire.Fault):
+            raise _Answered(_error(reply))
         if not isinstance(reply, expected):
             raise TransportError(f"a {type(request).__name__} was answered with {type(reply).__name__}")
         return reply
+
+
+def _error(reply: wire.Refused | wire.Fault) -> Exception:
+    if isinstance(reply, wire.Fault):
+        return raised(reply.report)
+    return MachineError(reply.message) if reply.kind == "machine" else TransportError(reply.message)
 
 
 class _Answered(Exception):  # noqa: N818
@@ -266,7 +322,7 @@ class Server:
                     f"it speaks version {wire.VERSION} of the protocol and this side version {hello.version}: use the "
                     "same meshwright on both"
                 )
-            wire.send(connection, wire.Welcome(wire.VERSION, self._machine), _HANDSHAKE_SECONDS)
+            wire.send(connection, wire.Welcome(wire.VERSION, self._machine, self._transport.agents), _HANDSHAKE_SECONDS)
             last = 0
             while True:
                 request = wire.receive(connection, wire.REQUEST, _FRAME_SECONDS, wait=True)
@@ -283,16 +339,11 @@ class Server:
         try:
             with self._turn:
                 return self._done(request)
-        except MachineFault as fault:
-            return wire.Fault(request.id, fault.report)
-        except MachineError as problem:
-            return wire.Refused(request.id, "machine", str(problem))
-        except TransportError as problem:
-            return wire.Refused(request.id, "transport", str(problem))
         except Exception as problem:
-            return wire.Refused(
-                request.id, "defect", f"a defect where the card is: {type(problem).__name__}: {problem}"
-            )
+            answer, done = _refusal(request.id, problem), carried_out(problem)
+            if done is None or not isinstance(request, wire.Submit):
+                return answer
+            return wire.Stopped(request.id, done, answer)
 
     def _done(self, request: wire.AnyRequest) -> wire.Reply:
         match request:
@@ -306,6 +357,21 @@ class Server:
             case wire.WriteBlock():
                 self._transport.write_block(request.address, request.data)
                 return wire.Done(request.id)
+            case wire.Submit():
+                self._transport.submit(request.writes)
+                return wire.Done(request.id)
+            case wire.Collect():
+                return wire.Blocks(request.id, self._transport.collect(request.spans))
+
+
+def _refusal(id: int, problem: Exception) -> wire.Refused | wire.Fault:
+    if isinstance(problem, MachineFault):
+        return wire.Fault(id, problem.report)
+    if isinstance(problem, MachineError):
+        return wire.Refused(id, "machine", str(problem))
+    if isinstance(problem, TransportError):
+        return wire.Refused(id, "transport", str(problem))
+    return wire.Refused(id, "defect", f"a defect where the card is: {type(problem).__name__}: {problem}")
 
 
 def _given_up(message: str) -> wire.Refused:

@@ -12,6 +12,7 @@ import socket
 import struct
 import time
 import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias, TypeVar
 
@@ -19,21 +20,25 @@ import msgspec
 from msgspec import Meta, Struct
 
 from meshwright.errors import TransportError
+from meshwright.runtime.transport import AgentWindow
 from meshwright.simulator import Report
 
-VERSION: Final = 1
+VERSION: Final = 2
 MOST_BODY: Final = 64 << 20
 """Bytes of the largest body that is sent or taken in."""
 MOST_BLOCK: Final = 32 << 20
-"""Bytes of a block in one message; larger ones are cut up."""
+"""Bytes of a block, and of all blocks of a batch, in one message; larger ones are cut up."""
 MOST_WORDS: Final = 1 << 16
 """Addresses in one poll; more are cut up."""
+MOST_BLOCKS: Final = 1 << 16
+"""Blocks of a batch in one message; more are cut up."""
 _HEADER: Final = struct.Struct(">II")
 _SIZE: Final = struct.Struct(">I")
 _MOST_PATH: Final = 103
 """Bytes of a Unix socket's path, on the systems that allow least."""
 
 Unsigned: TypeAlias = Annotated[int, Meta(ge=0)]
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_BLOCK)]
 
 
 class Message(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -47,10 +52,11 @@ class Hello(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """The answer to `Hello`; machine: the machine description, as JSON."""
+    """The answer to `Hello`; machine: the machine description, as JSON. agents: where its agents' registers are."""
 
     version: Unsigned
     machine: bytes
+    agents: AgentWindow
 
 
 class Request(Message, frozen=True):
@@ -76,7 +82,7 @@ class ReadBlock(Request, frozen=True):
     """Read a block."""
 
     address: Unsigned
-    count: Annotated[int, Meta(ge=0, le=MOST_BLOCK)]
+    count: Count
 
 
 class WriteBlock(Request, frozen=True):
@@ -84,6 +90,30 @@ class WriteBlock(Request, frozen=True):
 
     address: Unsigned
     data: bytes
+
+
+class Submit(Request, frozen=True):
+    """Write blocks, in this order."""
+
+    writes: Annotated[tuple[tuple[Unsigned, bytes], ...], Meta(max_length=MOST_BLOCKS)]
+
+    def __post_init__(self) -> None:
+        _check_batch(sum(len(data) for _, data in self.writes))
+
+
+class Collect(Request, frozen=True):
+    """Read blocks, in this order."""
+
+    spans: Annotated[tuple[tuple[Unsigned, Count], ...], Meta(max_length=MOST_BLOCKS)]
+
+    def __post_init__(self) -> None:
+        _check_batch(sum(count for _, count in self.spans))
+
+
+def _check_batch(count: int) -> None:
+    if count > MOST_BLOCK:
+        # Where a message is decoded, this becomes the error of one that is none of the protocol.
+        raise ValueError(f"a batch of {count:,} bytes; the most is {MOST_BLOCK:,}")
 
 
 class Reply(Message, frozen=True):
@@ -104,8 +134,14 @@ class Data(Reply, frozen=True):
     data: bytes
 
 
+class Blocks(Reply, frozen=True):
+    """The blocks of a `Collect`."""
+
+    data: tuple[bytes, ...]
+
+
 class Done(Reply, frozen=True):
-    """A write has taken effect."""
+    """All that was to be written has taken effect."""
 
 
 class Refused(Reply, frozen=True):
@@ -121,8 +157,15 @@ class Fault(Reply, frozen=True):
     report: Report
 
 
-AnyRequest: TypeAlias = Poll | WriteWord | ReadBlock | WriteBlock
-AnyReply: TypeAlias = Words | Data | Done | Refused | Fault
+class Stopped(Reply, frozen=True):
+    """A `Submit` stopped at a write that failed with `error`; carried_out: how many were done before it."""
+
+    carried_out: Unsigned
+    error: Refused | Fault
+
+
+AnyRequest: TypeAlias = Poll | WriteWord | ReadBlock | WriteBlock | Submit | Collect
+AnyReply: TypeAlias = Words | Data | Blocks | Done | Refused | Fault | Stopped
 
 HELLO: Final = msgspec.msgpack.Decoder(Hello)
 ANSWER: Final = msgspec.msgpack.Decoder(Welcome | Refused)
@@ -142,6 +185,26 @@ def frame(message: Message) -> bytes:
     if len(body) > MOST_BODY:
         raise TransportError(f"a message of {len(body):,} bytes is more than the {MOST_BODY:,} that a frame carries")
     return _HEADER.pack(len(body), _checksum(body)) + body
+
+
+def batches(sizes: Sequence[int]) -> Iterator[list[tuple[int, int, int]]]:
+    """Cuts blocks of these many bytes into pieces, and gives those of one message at a time, all in order.
+
+    A piece is which block it is of, where in it the piece starts, and the bytes it has. Only blocks of more than 32 MiB
+    are cut.
+    """
+    batch: list[tuple[int, int, int]] = []
+    count = 0
+    for block, whole in enumerate(sizes):
+        for start in range(0, whole, MOST_BLOCK):
+            size = min(MOST_BLOCK, whole - start)
+            if batch and (count + size > MOST_BLOCK or len(batch) == MOST_BLOCKS):
+                yield batch
+                batch, count = [], 0
+            batch.append((block, start, size))
+            count += size
+    if batch:
+        yield batch
 
 
 def _checksum(body: bytes | bytearray) -> int:
