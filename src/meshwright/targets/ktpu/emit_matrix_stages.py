@@ -100,6 +100,25 @@ def refusal(stage: StageId, reason: str) -> PlacementError:
     return PlacementError(f"stage s{stage} can't be emitted for a cluster: {reason}")
 
 
+def boxes_problem(pattern: Affine, block: tuple[int, ...], shape: tuple[int, ...]) -> str | None:
+    """Why no image of a piece of `shape` holds the boxes of `pattern` as runs, or None where one does.
+
+    A box is of whole rows by columns of the last two axes, a whole number of boxes from the beginning.
+    """
+    if len(shape) < 2 or pattern.box != (*(1,) * (len(shape) - 2), *block) or any(s != 1 for s in pattern.steps):
+        return (
+            f"its boxes are {list(pattern.box)} by {list(pattern.steps)} of {list(shape)} for blocks of {list(block)}; "
+            "a block is of neighbours along the last two axes"
+        )
+    moves = (pattern.offset, *(loop.stride for loop in pattern.loops))
+    if any(move[axis] < 0 or move[axis] % pattern.box[axis] for move in moves for axis in range(len(shape))):
+        return f"its blocks of {list(pattern.box)} don't begin at multiples of their size"
+    last = [o + sum((p.extent - 1) * p.stride[a] for p in pattern.loops) for a, o in enumerate(pattern.offset)]
+    if any(at >= size for at, size in zip(last, shape, strict=True)):
+        return f"the block at {last} is wholly outside {list(shape)}"
+    return None
+
+
 def works_at(graph: Graph, site: Site, machine: MachineSpec) -> tuple[Work, ...]:
     """The works of the cluster at `site`, in an order that suits every cluster of the graph.
 
@@ -246,19 +265,8 @@ class _Reader:
 
     @staticmethod
     def _check_boxes(stage: StageId, pattern: Affine, block: tuple[int, ...], shape: tuple[int, ...]) -> None:
-        """Blocks of whole rows by columns of the last two axes, each a whole number of blocks from the beginning."""
-        if len(shape) < 2 or pattern.box != (*(1,) * (len(shape) - 2), *block) or any(s != 1 for s in pattern.steps):
-            raise refusal(
-                stage,
-                f"its boxes are {list(pattern.box)} by {list(pattern.steps)} of {list(shape)} for blocks of "
-                f"{list(block)}; a block is of neighbours along the last two axes",
-            )
-        moves = (pattern.offset, *(loop.stride for loop in pattern.loops))
-        if any(move[axis] < 0 or move[axis] % pattern.box[axis] for move in moves for axis in range(len(shape))):
-            raise refusal(stage, f"its blocks of {list(pattern.box)} don't begin at multiples of their size")
-        last = [o + sum((p.extent - 1) * p.stride[a] for p in pattern.loops) for a, o in enumerate(pattern.offset)]
-        if any(at >= size for at, size in zip(last, shape, strict=True)):
-            raise refusal(stage, f"the block at {last} is wholly outside {list(shape)}")
+        if problem := boxes_problem(pattern, block, shape):
+            raise refusal(stage, problem)
 
     # What comes after it.
 

@@ -1,0 +1,82 @@
+"""Programs that don't say yet where their data are: addresses are offsets into images, filled in for each run."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from meshwright.errors import PlacementError
+from meshwright.targets.ktpu.isa.cluster import ClusterInstruction, Drain, Fill
+from meshwright.targets.ktpu.isa.payload import Desc, Payload
+from meshwright.targets.ktpu.isa.program import Program
+
+LEAST_ADDRESS = 1 << 20
+"""Where images may begin when a program is emitted to be relocated: below are words of L1, which stay as they are."""
+
+
+class Reference(Struct, frozen=True):
+    """Instruction `word` of a program has the address `offset` bytes into an image."""
+
+    word: int
+    image: int
+    offset: int
+
+
+class Relocatable(Struct, frozen=True):
+    """A program, and which of its addresses are in which image; the addresses in it are those of its emission."""
+
+    program: Program
+    references: tuple[Reference, ...]
+
+    def at(self, addresses: Mapping[int, int]) -> Program:
+        """The program for images at global byte addresses, by image number."""
+        words = list(self.program.words)
+        for reference in self.references:
+            address = addresses[reference.image] + reference.offset
+            words[reference.word] = _moved(words[reference.word], address)
+        return Program(self.program.unit, tuple(words))
+
+
+def relocatable(program: Program, starts: Sequence[tuple[int, int, int]]) -> Relocatable:
+    """What `program` was emitted for images at; starts: (first byte, bytes, image number), ascending.
+
+    Raises `PlacementError` for an address that is in none of them.
+    """
+    firsts = [start for start, _, _ in starts]
+    references: list[Reference] = []
+    for number, word in enumerate(program.words):
+        address = _address(word)
+        if address is None:
+            continue
+        at = bisect_right(firsts, address) - 1
+        if at < 0 or address >= firsts[at] + starts[at][1]:
+            raise PlacementError(f"word {number} of a program has address {address:#x}, which is in none of its images")
+        references.append(Reference(number, starts[at][2], address - firsts[at]))
+    return Relocatable(program, tuple(references))
+
+
+def _address(word: ClusterInstruction | Payload) -> int | None:
+    """The DRAM address in an instruction, if it has one."""
+    match word:
+        case Fill(addr=addr):
+            return addr
+        case Drain(addr=addr, dnode=0):
+            return addr
+        case Desc(fld=0, value=value) if value >= LEAST_ADDRESS:
+            return value
+        case _:
+            return None
+
+
+def _moved(word: ClusterInstruction | Payload, address: int) -> ClusterInstruction | Payload:
+    match word:
+        case Fill(n=n, sel=sel, preq=preq, eoff=eoff, fbank=fbank):
+            return Fill(addr=address, n=n, sel=sel, preq=preq, eoff=eoff, fbank=fbank)
+        case Drain(n=n):
+            return Drain(addr=address, n=n)
+        case Desc(ad=ad):
+            return Desc.base(ad, address)
+        case _:
+            raise TypeError(f"a {type(word).__name__} has no address")

@@ -1,0 +1,249 @@
+"""Stage graphs rewritten so that units can run them: what a unit can't do itself goes through memory.
+
+A load or store whose boxes no byte order holds is cut in two at a scratch tensor of whole blocks: the unit keeps one
+half, and the other is a copy at the memory agent. A Matmul with a bias or an epilogue is cut where its sum is drained,
+which is where it is rounded to f16 anyway: a vector core of the same mesh does the rest. What a graph means stays the
+same to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import msgspec
+
+from meshwright.errors import PlacementError
+from meshwright.ir.expression import Binary, BinaryOp, Expr, Operand, substitute
+from meshwright.ir.formats import ElementType
+from meshwright.ir.graph import Graph
+from meshwright.ir.ids import BufferId, StageId, TensorId
+from meshwright.ir.operation import Generic, Matmul
+from meshwright.ir.pattern import Affine, Gather, Loop
+from meshwright.ir.records import Buffer, Compute, Load, Precedence, Site, Stage, Store, Tensor
+from meshwright.machine import MachineSpec
+from meshwright.targets.ktpu.placement import KtpuPlacement
+
+_DRAINED: Final = ElementType.F16
+
+
+def through_memory(graph: Graph, stages: Collection[StageId], machine: MachineSpec) -> Graph:
+    """`graph` with the loads and stores `stages` cut in two; they keep their ids, the copies come after all others.
+
+    Raises `PlacementError` for positions that are looked up by a unit.
+    """
+    draft = _Draft(graph, machine)
+    for stage in sorted(stages):
+        draft.cut(stage)
+    return draft.graph()
+
+
+def epilogues_apart(graph: Graph, machine: MachineSpec) -> Graph:
+    """`graph` with every bias and epilogue of a cluster's Matmul on a vector core of its mesh; ids stay.
+
+    Raises `PlacementError` where the mesh has no vector core.
+    """
+    found = [
+        StageId(number)
+        for number, stage in enumerate(graph.stages)
+        if isinstance(stage.kind, Compute)
+        and isinstance(stage.kind.op, Matmul)
+        and (stage.kind.op.bias is not None or stage.kind.op.epilogue is not None)
+    ]
+    if not found:
+        return graph
+    draft = _Draft(graph, machine)
+    for number, stage in enumerate(found):
+        draft.part(stage, number)
+    return draft.graph()
+
+
+class _Draft:
+    """A graph's tables while they are added to."""
+
+    def __init__(self, graph: Graph, machine: MachineSpec) -> None:
+        self._given = graph
+        self._machine = machine
+        self._tensors = list(graph.tensors)
+        self._buffers = list(graph.buffers)
+        self._stages = list(graph.stages)
+        self._precedences = list(graph.precedences)
+
+    def graph(self) -> Graph:
+        """What has been made of it."""
+        return Graph(
+            tuple(self._tensors),
+            tuple(self._buffers),
+            self._given.groups,
+            tuple(self._stages),
+            tuple(dict.fromkeys(self._precedences)),
+        )
+
+    def cut(self, number: StageId) -> None:
+        """Cuts a load or a store in two."""
+        stage = self._stages[number]
+        match stage.kind:
+            case Load(pattern=Affine(), multicast=None) as kind:
+                self._cut_load(number, kind, stage.outs[0])
+            case Store(pattern=Affine()) as kind:
+                self._cut_store(number, kind, stage.ins[0])
+            case Load() | Store():
+                what = "looks positions up" if isinstance(stage.kind.pattern, Gather) else "sends to several sites"
+                raise PlacementError(f"stage s{number} {what}, and a unit of this machine can't: only copies do")
+            case _:
+                raise TypeError(f"s{number} is a {type(stage.kind).__name__}; loads and stores go through memory")
+
+    def _cut_load(self, number: StageId, kind: Load, buffer: BufferId) -> None:
+        scratch, blocks = self._scratch(number, buffer, kind.num_blocks, self._tensors[kind.tensor].format)
+        rank = self._given.rank_of(self._stages[number])
+        copied = self._copy(
+            Load(kind.tensor, kind.pattern, kind.num_blocks, rank=rank), Store(scratch, blocks, rank=0), buffer
+        )
+        self._stages[number] = Stage(Load(scratch, blocks, kind.num_blocks, rank=0), outs=(buffer,))
+        first, last = copied
+        # What had to come before the load now comes before the copy; what waited for it to have read, for the copy.
+        moved = (Precedence(e.before, first) if e.after == number else e for e in self._precedences)
+        self._precedences = [Precedence(first, e.after) if e.before == number else e for e in moved]
+        self._precedences.append(Precedence(last, number))
+
+    def _cut_store(self, number: StageId, kind: Store, buffer: BufferId) -> None:
+        pattern = kind.pattern
+        scratch, blocks = self._scratch(number, buffer, pattern.num_blocks, self._tensors[kind.tensor].format)
+        rank = self._given.rank_of(self._stages[number])
+        first, last = self._copy(
+            Load(scratch, blocks, pattern.num_blocks, rank=0),
+            Store(kind.tensor, pattern, kind.sub_blocks, rank),
+            buffer,
+        )
+        self._stages[number] = Stage(Store(scratch, blocks, rank=0), ins=(buffer,))
+        self._precedences = [Precedence(last, e.after) if e.before == number else e for e in self._precedences]
+        self._precedences.append(Precedence(number, first))
+
+    def _scratch(self, number: StageId, buffer: BufferId, count: int, format: ElementType) -> tuple[TensorId, Affine]:
+        """A tensor of the buffer's blocks, one after the other, in the mesh of its site, and the pattern of them."""
+        record = self._buffers[buffer]
+        name = f"blocks of s{number}~{len(self._tensors)}"
+        block = record.block or (1,)
+        self._tensors.append(Tensor(name, (count, *block), format, (record.site.chip,)))
+        loop = Loop(count, (1, *(0,) * len(block)))
+        return TensorId(len(self._tensors) - 1), Affine((0,) * (1 + len(block)), (1, *block), (loop,))
+
+    def _copy(self, load: Load, store: Store, like: BufferId) -> tuple[StageId, StageId]:
+        """A load and a store at the memory agent of the chip that the load's piece is on."""
+        source = self._tensors[load.tensor]
+        assert load.rank is not None
+        site = KtpuPlacement(self._machine, source.chips[load.rank]).mover_site()
+        fifo = self._buffer(Buffer(site, self._buffers[like].block, source.format, 2))
+        return self._stage(Stage(load, outs=(fifo,))), self._stage(Stage(store, ins=(fifo,)))
+
+    def _buffer(self, record: Buffer) -> BufferId:
+        self._buffers.append(record)
+        return BufferId(len(self._buffers) - 1)
+
+    def _stage(self, record: Stage) -> StageId:
+        self._stages.append(record)
+        return StageId(len(self._stages) - 1)
+
+    # Epilogues.
+
+    def part(self, number: StageId, turn: int) -> None:
+        """Puts what follows the sum of a Matmul on a vector core: the `turn`-th of those that do such work."""
+        stage = self._stages[number]
+        assert isinstance(stage.kind, Compute)
+        op = stage.kind.op
+        assert isinstance(op, Matmul)
+        (out,) = stage.outs
+        finished = self._buffers[out]
+        core = self._core(number, finished.site, turn)
+        drained = self._buffer(Buffer(finished.site, finished.block, _DRAINED, finished.depth))
+        plain = msgspec.structs.replace(op, bias=None, epilogue=None)
+        self._stages[number] = Stage(Compute(plain), stage.ins, (drained,))
+        count = self._blocks_of(number, op)
+        scratch, blocks = self._scratch(number, drained, count, _DRAINED)
+        stored = self._stage(Stage(Store(scratch, blocks, rank=0), ins=(drained,)))
+        operands = [self._buffer(Buffer(core, finished.block, _DRAINED, finished.depth))]
+        loaded = self._stage(Stage(Load(scratch, blocks, count, rank=0), outs=tuple(operands)))
+        self._precedences.append(Precedence(stored, loaded))
+        if op.bias is not None:
+            operands.append(op.bias)
+            self._move(op.bias, core)
+        self._move(out, core)
+        self._stage(Stage(Compute(_after_sum(op, len(finished.block))), tuple(operands), (out,)))
+
+    def _core(self, number: StageId, site: Site, turn: int) -> Site:
+        place = KtpuPlacement(self._machine, site.chip)
+        if not place.has_vector_units:
+            raise PlacementError(
+                f"stage s{number} has a bias or an epilogue, which a vector core does, and mesh {site.chip} of "
+                f"{self._machine.name} has none: put it into a step of its own, on a mesh that has"
+            )
+        cores = place.vector_sites()
+        return cores[turn % len(cores)]
+
+    def _move(self, buffer: BufferId, site: Site) -> None:
+        """A buffer, and with it the stages at either end of it, is elsewhere from now on."""
+        self._buffers[buffer] = msgspec.structs.replace(self._buffers[buffer], site=site)
+
+    def _blocks_of(self, number: StageId, op: Matmul) -> int:
+        for stage in self._given.stages:
+            if isinstance(stage.kind, Load) and stage.outs == self._given.stages[number].ins[:1]:
+                return stage.kind.num_blocks // op.contraction_blocks
+        raise PlacementError(f"stage s{number}: its first operand is not loaded from memory")
+
+
+def _after_sum(op: Matmul, axes: int) -> Generic:
+    total: Expr = Operand(0) if op.bias is None else Binary(BinaryOp.ADD, Operand(0), Operand(1))
+    expr = total if op.epilogue is None else substitute(op.epilogue, lambda _: total)
+    return Generic.elementwise(expr, 1 if op.bias is None else 2, axes)
+
+
+def restricted(graph: Graph, stages: Sequence[StageId]) -> Graph:
+    """The graph of some of the stages alone, in the order given; tables stay, and precedences among them."""
+    position = {stage: StageId(at) for at, stage in enumerate(stages)}
+    kept = (
+        Precedence(position[e.before], position[e.after])
+        for e in graph.precedences
+        if e.before in position and e.after in position
+    )
+    return Graph(graph.tensors, graph.buffers, graph.groups, tuple(graph.stages[s] for s in stages), tuple(kept))
+
+
+def piecewise(
+    graph: Graph, stages: Sequence[StageId]
+) -> tuple[Graph, dict[str, tuple[TensorId, int]], dict[str, tuple[TensorId, int]]]:
+    """Some of the stages alone, with every piece that they touch as a tensor of its own.
+
+    Returns the graph, and by tensor name the pieces that it reads and those that it writes.
+    """
+    names: dict[tuple[TensorId, int], TensorId] = {}
+    tensors: list[Tensor] = []
+    reads: dict[str, tuple[TensorId, int]] = {}
+    writes: dict[str, tuple[TensorId, int]] = {}
+    part = restricted(graph, stages)
+    made: list[Stage] = []
+    for stage in part.stages:
+        kind = stage.kind
+        if isinstance(kind, (Load, Store)):
+            piece = kind.tensor, part.rank_of(stage)
+            if piece not in names:
+                names[piece] = TensorId(len(tensors))
+                record = part.tensors[kind.tensor]
+                tensors.append(
+                    Tensor(f"{record.name}@{piece[1]}", record.local, record.format, (record.chips[piece[1]],))
+                )
+            (reads if isinstance(kind, Load) else writes)[tensors[names[piece]].name] = piece
+            kind = msgspec.structs.replace(kind, tensor=names[piece], rank=0)
+        made.append(Stage(kind, stage.ins, stage.outs))
+    used = sorted({b for stage in made for b in (*stage.ins, *stage.outs, *stage.hidden())})
+    position = {b: BufferId(at) for at, b in enumerate(used)}
+    return (
+        Graph(
+            tuple(tensors),
+            tuple(part.buffers[b] for b in used),
+            (),
+            tuple(stage.remap_buffers(position.__getitem__) for stage in made),
+            part.precedences,
+        ),
+        {name: piece for name, piece in reads.items() if name not in writes},
+        writes,
+    )
