@@ -3,6 +3,7 @@
 import mmap
 import os
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ from tests.simulator.programs import CARD
 
 from meshwright.errors import TransportError
 from meshwright.runtime import transport_file
-from meshwright.runtime.transport import AgentWindow
-from meshwright.runtime.transport_file import CEILING, FLOOR, CharacterDevices, pieces
+from meshwright.runtime.transport import AgentWindow, carried_out, stopped
+from meshwright.runtime.transport_file import CEILING, FLOOR, CharacterDevices, pieces, runs
 
 BASE = CARD.host_addr(0, 0)
 
@@ -124,6 +125,90 @@ def test_words_polls_and_small_blocks_go_through_control(rig):
     assert [name for name, _, _ in rig.transfers] == ["preadv"]
 
 
+def test_a_batch_goes_by_the_way_that_each_block_takes_and_in_order(rig):
+    """Neighbours of less than 64 bytes are one call of the control transport, and large blocks are transfers."""
+    data = np.random.default_rng(3).integers(0, 256, CEILING + 8, np.uint8)
+    writes = [
+        (BASE, b"12345678"),
+        (BASE + 8, bytes(range(56))),
+        (BASE, data),
+        # Both overlap it, and so does what follows them.
+        (BASE + 8, b"abcdefgh"),
+        (BASE + CEILING, b"ABCDEFGH"),
+        (BASE + 64, data[:64]),
+        (BASE + 64, data[64:128]),
+        (BASE + 72, b"IJKLMNOP"),
+    ]
+    content = bytearray(data.tobytes())
+    for at, part in ((8, b"abcdefgh"), (CEILING, b"ABCDEFGH"), (64, data[64:128].tobytes()), (72, b"IJKLMNOP")):
+        content[at : at + len(part)] = part
+    rig.devices.submit(writes)
+    transfers = [("pwritev", BASE + start, size) for start, size in pieces(len(data))]
+    assert rig.transfers == [*transfers, ("pwritev", BASE + 64, 64), ("pwritev", BASE + 64, 64)]
+    assert [call for call in rig.control.log if call[0] == "submit"] == [("submit", 2), ("submit", 2), ("submit", 1)]
+    rig.transfers.clear()
+    rig.control.log.clear()
+    spans = [(BASE + 64, 64), (BASE + 72, 8), (BASE, 56), (BASE, len(data)), (BASE + CEILING, 8)]
+    found = rig.devices.collect(spans)
+    assert found == tuple(bytes(content[at - BASE : at - BASE + count]) for at, count in spans)
+    assert rig.transfers == [("preadv", BASE + 64, 64), *[("preadv", *transfer[1:]) for transfer in transfers]]
+    assert [call for call in rig.control.log if call[0] == "collect"] == [("collect", 2), ("collect", 1)]
+
+
+@given(st.lists(st.sampled_from([8, 56, 64, 72]), max_size=12))
+def test_runs_of_a_batch(sizes):
+    found = list(runs(sizes))
+    assert [at for start, end in found for at in range(start, end)] == list(range(len(sizes)))
+    for start, end in found:
+        assert end > start
+        assert all(size < FLOOR for size in sizes[start:end]) or end == start + 1
+    # Neighbours that could have gone together did.
+    for (start, _), (after, _) in pairwise(found):
+        assert sizes[start] >= FLOOR or sizes[after] >= FLOOR
+
+
+def test_where_a_batch_stops(rig, monkeypatch):
+    """At a transfer, and then at a refusal of the control transport: the count is that of the whole batch."""
+    block = (BASE, bytes(64))
+    with monkeypatch.context() as patch:
+        patch.setattr(transport_file.os, "pwritev", lambda file, parts, offset: 8)
+        with pytest.raises(TransportError, match="8 bytes were moved") as caught:
+            rig.devices.submit([(BASE, b"12345678"), (BASE + 8, b"abcdefgh"), block, (BASE, bytes(8))])
+    assert carried_out(caught.value) == 2
+    assert rig.devices.collect([(BASE, 8), (BASE + 8, 8)]) == (b"12345678", b"abcdefgh")
+    # Words still go through, and a batch with anything else is refused as a whole.
+    rig.devices.submit([(BASE, b"87654321")])
+    for call in (
+        lambda: rig.devices.submit([(BASE, bytes(8)), (BASE + 8, bytes(16))]),
+        lambda: rig.devices.collect([(BASE, 8), (BASE + 8, 16)]),
+    ):
+        with pytest.raises(TransportError, match="no block is moved from then on"):
+            call()
+    assert rig.devices.read64(BASE) == int.from_bytes(b"87654321", "little")
+
+
+@pytest.mark.parametrize(("told", "seen"), [(1, 3), (0, 2), (None, None)])
+def test_where_the_control_transport_stops_a_batch(rig, monkeypatch, told, seen):
+    def refuse(writes):
+        problem = TransportError("no")
+        raise problem if told is None else stopped(problem, told, len(writes))
+
+    monkeypatch.setattr(rig.control, "submit", refuse)
+    with pytest.raises(TransportError, match="no") as caught:
+        rig.devices.submit([(BASE, bytes(64)), (BASE, bytes(64)), (BASE, bytes(8)), (BASE, bytes(8))])
+    assert carried_out(caught.value) == seen
+    assert getattr(caught.value, "__notes__", None) == (
+        None if seen is None else [f"{seen} of 4 writes were carried out"]
+    )
+
+
+def test_the_agents_are_where_it_is_told_or_where_the_control_transport_says(rig):
+    assert rig.devices.agents == rig.control.agents
+    devices = CharacterDevices(rig.path, rig.path, rig.control, agents=AgentWindow())
+    assert devices.agents == AgentWindow(0x80_0000, 0x1_0000)
+    devices.close()
+
+
 @pytest.mark.parametrize("moved", [0, 8, 56])
 @pytest.mark.parametrize("name", ["preadv", "pwritev"])
 def test_a_transfer_that_falls_short_closes_the_channels_to_blocks(rig, monkeypatch, moved, name):
@@ -193,6 +278,10 @@ def test_after_close(rig):
         lambda d: d.read_block(BASE, 64),
         lambda d: d.write_block(BASE, bytes(64)),
         lambda d: d.poll([BASE]),
+        lambda d: d.submit([(BASE, bytes(8))]),
+        lambda d: d.submit([(BASE, bytes(64))]),
+        lambda d: d.collect([(BASE, 8)]),
+        lambda d: d.collect([(BASE, 64)]),
     ):
         with pytest.raises(TransportError, match="is closed: open another one"):
             call(rig.devices)

@@ -170,14 +170,16 @@ class CharacterDevices:
         One of 8 bytes is a word, and so goes through where blocks are refused.
         """
         contents = views(writes)
-        files = self._batch([(address, len(content)) for address, content in contents])
+        if not contents:
+            return
+        h2c, _ = self._batch([(address, len(content)) for address, content in contents])
         for start, end in runs([len(content) for _, content in contents]):
             small = len(contents[start][1]) < FLOOR
             try:
                 if small:
                     self._control.submit(contents[start:end])
                 else:
-                    self._to_card(files[0], *contents[start])
+                    self._to_card(h2c, *contents[start])
             except Exception as problem:
                 done = carried_out(problem) if small else 0
                 if done is not None:
@@ -190,19 +192,21 @@ class CharacterDevices:
         One of 8 bytes is a word, and so is read where blocks are refused.
         """
         check_spans(spans)
-        files = self._batch(spans)
+        if not spans:
+            return ()
+        _, c2h = self._batch(spans)
         found: list[bytes] = []
         for start, end in runs([count for _, count in spans]):
             small = spans[start][1] < FLOOR
-            found += self._control.collect(spans[start:end]) if small else [self._from_card(files[1], *spans[start])]
+            found += self._control.collect(spans[start:end]) if small else [self._from_card(c2h, *spans[start])]
         return tuple(found)
 
     def _batch(self, spans: Sequence[tuple[int, int]]) -> tuple[int, int]:
-        """The files, where all of a batch can be carried; an empty one always can."""
+        """The files, where all of a batch can be carried."""
         for address, count in spans:
             if count != WORD:
                 self._channels(address, count)
-        return self._open() if spans else (-1, -1)
+        return self._open()
 
     def close(self) -> None:
         """Closes the files and the control transport."""
