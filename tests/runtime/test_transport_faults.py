@@ -1,6 +1,7 @@
 """Connections that go wrong: nothing hangs, no wrong value is returned, and the process goes on with another one."""
 
 import random
+import re
 import socket
 import struct
 import threading
@@ -21,6 +22,24 @@ SOON = 0.5
 MOST = 5.0
 """Seconds within which anything must have ended."""
 VALUE = 0x0123_4567_89AB_CDEF
+VALUE_BYTES = VALUE.to_bytes(8, "little")
+CALLS = {
+    "write64": (lambda r: r.write64(16, 5), None, [(16, 5)], "write of 0x5 at 0x10"),
+    "poll": (lambda r: r.poll([8, 16]), (VALUE, 0), [], "read of 2 words, the first at 0x8"),
+    "submit": (
+        lambda r: r.submit([(16, bytes([5, *bytes(15)])), (16, bytes([6, *bytes(7)]))]),
+        None,
+        [(16, 5), (24, 0), (16, 6)],
+        "submit of 2 writes, the first at 0x10",
+    ),
+    "collect": (
+        lambda r: r.collect([(8, 8), (0, 16)]),
+        (VALUE_BYTES, bytes(8) + VALUE_BYTES),
+        [],
+        "collect of 2 blocks, the first at 0x8",
+    ),
+}
+"""What a host does, its right answer, the words that it writes, and what it is called."""
 WELCOME = frame(wire.Welcome(wire.VERSION, to_json(CARD), AgentWindow()))
 
 
@@ -82,21 +101,26 @@ def goes_on(server):
     remote.close()
 
 
+@pytest.fixture(params=CALLS.values(), ids=CALLS)
+def case(request):
+    return request.param
+
+
 @pytest.mark.parametrize("way", ["up", "down"])
-def test_a_dropped_message(way, through, server, plain):
+def test_a_dropped_message(way, case, through, server, plain):
+    call, _, writes, what = case
     remote = through(at(way, 1, lambda data: []))
-    fails(
-        remote, lambda r: r.write64(16, 5), r"was given up at a write of 0x5 at 0x10: no whole answer within 0.5 s\. "
-    )
+    fails(remote, call, rf"was given up at a {re.escape(what)}: no whole answer within 0.5 s\. ")
     # The host can't know, and is told so: it was done if the answer was lost.
-    assert plain.writes == ([(16, 5)] if way == "down" else [])
+    assert plain.writes == (writes if way == "down" else [])
     goes_on(server)
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-def test_a_delay_within_the_time_is_only_late_and_one_beyond_ends_it(way, through, server):
-    assert through(at(way, 1, lambda data: [0.1, data]), timeout=MOST).read64(8) == VALUE
-    fails(through(at(way, 1, lambda data: [2 * SOON, data])), lambda r: r.read64(8), "no whole answer within 0.5 s")
+def test_a_delay_within_the_time_is_only_late_and_one_beyond_ends_it(way, case, through, server):
+    call, right, _, _ = case
+    assert call(through(at(way, 1, lambda data: [0.1, data]), timeout=MOST)) == right
+    fails(through(at(way, 1, lambda data: [2 * SOON, data])), call, "no whole answer within 0.5 s")
     goes_on(server)
 
 
@@ -110,45 +134,90 @@ def test_the_time_is_that_of_the_whole_answer(through, server):
     goes_on(server)
 
 
-def test_a_request_that_comes_twice_is_done_once(through, server, plain):
+def test_a_request_that_comes_twice_is_done_once(case, through, server, plain):
+    call, right, writes, _ = case
     remote = through(at("up", 1, lambda data: [data, data]))
-    remote.write64(16, 5)
+    assert call(remote) == right
     fails(remote, lambda r: r.read64(16), "request 1 came after request 1: ids ascend|the connection|other side closed")
-    assert plain.writes == [(16, 5)]
+    assert plain.writes == writes
     goes_on(server)
 
 
-def test_an_answer_that_comes_twice_is_taken_for_no_other(through, server):
+def test_an_answer_that_comes_twice_is_taken_for_no_other(case, through, server):
+    call, right, _, _ = case
     remote = through(at("down", 1, lambda data: [data, data]))
-    assert remote.read64(8) == VALUE
-    fails(remote, lambda r: r.read64(16), "request 2 was answered with an answer to request 1")
+    assert call(remote) == right
+    fails(remote, call, "request 2 was answered with an answer to request 1")
     goes_on(server)
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-def test_no_corrupted_byte_gets_through(way, through, server, plain):
+def test_no_corrupted_byte_gets_through(way, case, through, server, plain):
     """Each byte of a frame, header and body, with a bit turned; and frames with many bytes changed."""
-    generator = random.Random(7)
-    message = wire.WriteWord(1, 16, 5) if way == "up" else wire.Words(1, (VALUE,))
-    size = len(frame(message))
+    call, _, writes, _ = case
+    generator, frames = random.Random(7), []
+    call(through(at(way, 1, lambda data: [frames.append(data), data][1:]), timeout=MOST))
+    size = len(frames[0])
+    done = len(plain.writes)
     masks = [{where: 1 << generator.randrange(8)} for where in range(size)]
     masks += [{w: generator.randrange(1, 256) for w in generator.sample(range(HEADER, size), 5)} for _ in range(20)]
     for mask in masks:
         remote = through(at(way, 1, lambda d, m=mask: [bytes(b ^ m.get(i, 0) for i, b in enumerate(d))]), timeout=0.1)
         with pytest.raises(TransportError, match="was given up at a"):
-            if way == "up":
-                remote.write64(16, 5)
-            else:
-                remote.read64(8)
-    assert plain.writes == []
+            call(remote)
+    goes_on(server)
+    # Only answers were corrupted, if anything was written; whoever left early had nothing done.
+    repeats, rest = divmod(len(plain.writes) - done, len(writes) or 1)
+    assert (plain.writes[done:], rest) == (writes * repeats, 0)
+    assert repeats <= (len(masks) if way == "down" else 0)
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_no_corrupted_handshake_gets_through(way, server, tmp_path):
+    message = wire.Hello(wire.VERSION) if way == "up" else wire.Welcome(wire.VERSION, to_json(CARD), AgentWindow())
+    size, generator = len(frame(message)), random.Random(8)
+    for place in {*range(HEADER + 16), *generator.sample(range(HEADER, size), min(size - HEADER, 30))}:
+        turn = 1 << generator.randrange(8)
+
+        def spoil(w, n, data, place=place, turn=turn):
+            return [data[:place] + bytes([data[place] ^ turn]) + data[place + 1 :] if (w, n) == (way, 0) else data]
+
+        if place < size:
+            with (
+                Proxy(tmp_path / f"proxy{place}", server.address, spoil) as proxy,
+                pytest.raises(TransportError, match="is no card for us: "),
+            ):
+                Remote(proxy.address, timeout=0.1)
     goes_on(server)
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
 @pytest.mark.parametrize("kept", [0, 3, HEADER, HEADER + 4])
-def test_a_connection_cut_in_the_middle(way, kept, through, server):
+def test_a_connection_cut_in_the_middle(way, kept, case, through, server, plain):
+    call, _, writes, _ = case
     remote = through(at(way, 1, lambda data: [data[:kept], None]), timeout=MOST)
-    fails(remote, lambda r: r.read64(8), "connection|gave up")
+    fails(remote, call, "connection|gave up")
+    assert plain.writes == (writes if way == "down" else [])
+    goes_on(server)
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_a_message_that_is_cut_short(way, case, through, server, plain):
+    call, _, writes, _ = case
+    fails(through(at(way, 1, lambda data: [data[:-1]])), call, "no whole answer within 0.5 s")
+    assert plain.writes == (writes if way == "down" else [])
+    goes_on(server)
+
+
+def test_a_batch_of_several_messages_that_fails_in_the_middle(through, server, plain, monkeypatch):
+    """What was carried out is a beginning of it, and a collect is either all there or an error."""
+    monkeypatch.setattr(wire, "MOST_BLOCKS", 2)
+    writes = [(8 * which, which.to_bytes(8, "little")) for which in range(10, 17)]
+    drop = through(at("up", 3, lambda data: []))
+    fails(drop, lambda r: r.submit(writes), "was given up at a submit of 2 writes, the first at 0x70: no whole answer")
+    assert plain.writes == [(8 * which, which) for which in range(10, 14)]
+    cut = through(at("down", 2, lambda data: [data[:-1], None]), timeout=MOST)
+    fails(cut, lambda r: r.collect([(8, 8)] * 5), "at a collect of 2 blocks, the first at 0x8: the connection")
     goes_on(server)
 
 

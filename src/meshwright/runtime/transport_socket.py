@@ -329,7 +329,12 @@ class Server:
                 if request.id <= last:
                     raise TransportError(f"request {request.id} came after request {last}: ids ascend")
                 last = request.id
-                wire.send(connection, self._answer(request), _FRAME_SECONDS)
+                with self._turn:
+                    if _left(connection):
+                        # Who asked has given up; on the next connection nothing of this one may still happen.
+                        return
+                    answer = self._answer(request)
+                wire.send(connection, answer, _FRAME_SECONDS)
         except wire.Ended:
             return
         except TransportError as problem:
@@ -337,8 +342,7 @@ class Server:
 
     def _answer(self, request: wire.AnyRequest) -> wire.Reply:
         try:
-            with self._turn:
-                return self._done(request)
+            return self._done(request)
         except Exception as problem:
             answer, done = _refusal(request.id, problem), carried_out(problem)
             if done is None or not isinstance(request, wire.Submit):
@@ -372,6 +376,17 @@ def _refusal(id: int, problem: Exception) -> wire.Refused | wire.Fault:
     if isinstance(problem, TransportError):
         return wire.Refused(id, "transport", str(problem))
     return wire.Refused(id, "defect", f"a defect where the card is: {type(problem).__name__}: {problem}")
+
+
+def _left(connection: socket.socket) -> bool:
+    """Whether a host that waits for an answer has closed its end."""
+    connection.setblocking(False)
+    try:
+        return not connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def _given_up(message: str) -> wire.Refused:
