@@ -41,6 +41,26 @@ class TransportError(MeshwrightError, RuntimeError):
     """Words or blocks that a transport can't carry, or a connection or channel that is lost."""
 
 
+class DispatchError(DeviceError):
+    """Work that can't be sent to the units of a card, or that went wrong there."""
+
+
+class UnitTimeout(DispatchError):  # noqa: N818
+    """A unit, or the dispatcher of a whole mesh, that made no progress for as long as it is given."""
+
+
+class UnitFault(DispatchError):  # noqa: N818
+    """A unit that signalled a fault instead of a completion."""
+
+
+class UnitWedged(DispatchError):  # noqa: N818
+    """Work for a unit that stopped answering before, and is used no more."""
+
+
+class ConnectionLost(DispatchError, TransportError):  # noqa: N818
+    """The transport failed in the middle of work, or had failed before it."""
+
+
 class UsageError(MeshwrightError, ValueError):
     """What a command was given can't be used; the command line prints it and exits with status 2."""
 
