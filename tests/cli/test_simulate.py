@@ -14,7 +14,9 @@ from tests.simulator.programs import CARD
 
 from meshwright.errors import TransportError
 from meshwright.machine import load
+from meshwright.runtime.transport import carried_out
 from meshwright.runtime.transport_socket import Remote
+from meshwright.simulator import Undefined
 
 # A test run in the background may ignore Ctrl-C, and hand that down.
 MAIN = (
@@ -75,7 +77,7 @@ def test_a_free_port_and_another_machine(start):
     found = re.fullmatch(r"ktpu-1 at (tcp:127\.0\.0\.1:[1-9]\d*)", line)
     remote = Remote(found[1])
     assert remote.machine == load("ktpu-1")
-    assert remote.read64(0x800010) & 0xFFFF == 288
+    assert remote.read64(remote.agents.register(0, 0x10)) & 0xFFFF == 288
 
 
 def test_killed_in_the_middle_of_a_request(start, tmp_path):
@@ -107,6 +109,65 @@ def test_killed_in_the_middle_of_a_request(start, tmp_path):
     again = Remote(address)
     again.write64(DRAM, 7)
     assert again.read64(DRAM) == 7
+
+
+BATCH = [(DRAM + (at << 16), bytes([at]) * (1 << 16)) for at in range(64)]
+SPANS = [(address, len(data)) for address, data in BATCH]
+
+
+def submitted(remote):
+    remote.submit(BATCH)
+
+
+def collected(remote):
+    assert remote.collect(SPANS) == tuple(data for _, data in BATCH)
+
+
+def polled(remote):
+    assert (
+        remote.poll([address for address, _ in BATCH] * 16) == tuple(at * 0x0101010101010101 for at in range(64)) * 16
+    )
+
+
+@pytest.mark.parametrize("call", [submitted, collected, polled])
+def test_killed_while_it_is_busy_with_batches(start, tmp_path, call):
+    """Every answer until then is right, the next is one clear error, and a new card at the address is a new card."""
+    address = f"unix:{tmp_path}/card"
+    process, _ = start("--listen", address)
+    remote, rounds, found = Remote(address, timeout=20), [], []
+    submitted(remote)
+
+    def work():
+        with pytest.raises(TransportError) as caught:
+            while True:
+                call(remote)
+                rounds.append(1)
+        found.append(caught.value)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while len(rounds) < 3:
+        assert thread.is_alive()
+        time.sleep(0.001)
+    process.kill()
+    thread.join(timeout=20)
+    (error,) = found
+    assert re.fullmatch(
+        rf"the connection to {address} was given up at a (submit of 64 writes|collect of 64 blocks|read of 1024 words)"
+        rf", the first at {DRAM:#x}: [^:]+\. Whether it was done there is not known; make another Remote to go on",
+        str(error),
+    )
+    assert carried_out(error) is None
+    with pytest.raises(TransportError, match="was given up at a"):
+        call(remote)
+    start("--listen", address)
+    again = Remote(address)
+    # Its memory was never written.
+    with pytest.raises(Undefined):
+        again.read64(DRAM)
+    submitted(again)
+    collected(again)
+    polled(again)
 
 
 def test_a_stopped_process_costs_the_timeout_and_no_more(start, tmp_path):

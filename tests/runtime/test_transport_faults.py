@@ -6,7 +6,9 @@ import socket
 import struct
 import threading
 import time
+import zlib
 
+import msgspec
 import pytest
 from tests.runtime.transport_rig import HEADER, Plain, Proxy, false_server, frame, serving, whole
 from tests.simulator.programs import CARD
@@ -306,6 +308,39 @@ def test_the_server_refuses_another_version(server):
     goes_on(server)
 
 
+def as_before(message):
+    """The frame of a message as version 1 had it, by its fields."""
+    body = msgspec.msgpack.encode(message)
+    size = struct.pack(">I", len(body))
+    return size + struct.pack(">I", zlib.crc32(body, zlib.crc32(size))) + body
+
+
+def test_an_older_host_understands_why_it_is_refused(server):
+    with raw(server) as connection:
+        connection.sendall(as_before({"type": "Hello", "version": 1}))
+        reply = whole(connection)
+    assert msgspec.msgpack.decode(reply[HEADER:]) == {
+        "type": "Refused",
+        "id": 0,
+        "kind": "transport",
+        "message": "it speaks version 2 of the protocol and this side version 1: use the same meshwright on both",
+    }
+
+
+def test_an_older_server_is_refused(tmp_path):
+    """Whether it refuses version 2 or welcomes whoever comes."""
+    message = "it speaks version 1 of the protocol and this side version 2: use the same meshwright on both"
+    refuses = {"type": "Refused", "id": 0, "kind": "transport", "message": message}
+    welcomes = {"type": "Welcome", "version": 1, "machine": to_json(CARD)}
+    for number, answer in enumerate((refuses, welcomes)):
+        with (
+            false_server(tmp_path / f"old{number}", as_before(answer)) as address,
+            pytest.raises(TransportError) as caught,
+        ):
+            Remote(address, timeout=MOST)
+        assert str(caught.value) == f"{address} is no card for us: {message}"
+
+
 @pytest.mark.parametrize(
     "message",
     [wire.Hello(1), wire.Done(1), wire.Poll(0, (8,)), wire.Poll(1, (-8,)), wire.WriteWord(1, 0, -1)],
@@ -353,6 +388,9 @@ def test_a_defect_where_the_card_is_ends_neither_side(server, plain, monkeypatch
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a frame of 1,213,486,160 bytes was announced"),
         (frame(wire.Done(1)), "is none of this protocol"),
         (frame(wire.Welcome(2, b"{}", AgentWindow())), "machine: "),
+        (frame(wire.Welcome(2, to_json(CARD))), "is no card for us: it doesn't say where the registers of its agents"),
+        (frame(wire.Welcome(2, to_json(CARD), AgentWindow(0, 0))), "is none of this protocol"),
+        (frame(wire.Welcome(2, to_json(CARD), AgentWindow(-8, 8))), "is none of this protocol"),
         (frame(wire.Refused(0, "transport", "no")), "is no card for us: no"),
         (
             frame(wire.Welcome(1, b"", AgentWindow())),

@@ -98,6 +98,8 @@ class Remote:
                     f"it speaks version {answer.version} of the protocol and this side version {wire.VERSION}: use the "
                     "same meshwright on both"
                 )
+            if answer.agents is None:
+                raise TransportError("it doesn't say where the registers of its agents are")
             return from_json(answer.machine), answer.agents
         except (TransportError, MachineError) as problem:
             raise TransportError(f"{self.address} is no card for us: {problem}") from None

@@ -52,11 +52,14 @@ class Hello(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """The answer to `Hello`; machine: the machine description, as JSON. agents: where its agents' registers are."""
+    """The answer to `Hello`; machine: the machine description, as JSON. agents: where its agents' registers are.
+
+    Version 1 had no agents; its welcome can be read, so that the reason for refusing it can be the version.
+    """
 
     version: Unsigned
     machine: bytes
-    agents: AgentWindow
+    agents: AgentWindow | None = None
 
 
 class Request(Message, frozen=True):
