@@ -1,8 +1,13 @@
-"""`Device`: one mesh behind one interface, and `Tensor`, a value in its DRAM."""
+"""`Device`: one mesh behind one interface, and `Tensor`, a value in its DRAM.
+
+A device evaluates graphs, or it is one mesh of a card that runs programs: then the card has a `Backend`.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 from msgspec import Struct
@@ -11,7 +16,9 @@ from meshwright import targets
 from meshwright.errors import DeviceError
 from meshwright.evaluate.arithmetic import Arithmetic, Array
 from meshwright.evaluate.storage import storage_dtype
+from meshwright.evaluate.walk import Progress
 from meshwright.ir.formats import ElementType
+from meshwright.ir.graph import Graph
 from meshwright.machine import MachineSpec
 from meshwright.runtime.arena import Arena, Span
 
@@ -38,19 +45,110 @@ class Tensor(Struct, frozen=True, eq=False):
 
 
 class Stats(Struct, frozen=True):
-    """What a device has done: bytes from and to the host, graphs run, bytes of DRAM in use."""
+    """What a device has done: bytes from and to the host, graphs run, bytes of DRAM in use.
+
+    relayouts, relaid: how often a value that lay on the card was brought into another byte order, and the bytes
+    written for it. carried: bytes of what the host copied in place of a memory agent. All three are 0 where graphs are
+    evaluated.
+    """
 
     sent: int
     fetched: int
     runs: int
     used: int
+    relayouts: int = 0
+    relaid: int = 0
+    carried: int = 0
+
+
+class Memory(Protocol):
+    """Where the values of one device are, by the span that each was given."""
+
+    def keep(self, tensor: Tensor, elements: Array) -> None:
+        """Takes over the elements of a value from the host; nobody writes to the array any more."""
+        ...
+
+    def elements(self, tensor: Tensor) -> Array:
+        """The elements, to be read only."""
+        ...
+
+    def drop(self, tensor: Tensor) -> None:
+        """Lets go of a value."""
+        ...
+
+    def clear(self) -> None:
+        """Lets go of all values."""
+        ...
+
+    def counted(self) -> tuple[int, int, int]:
+        """Relayouts, bytes of them, bytes carried by the host."""
+        ...
+
+
+class Backend(Protocol):
+    """What runs graphs on the meshes of a card, where they are not evaluated."""
+
+    def arithmetic(self) -> Arithmetic:
+        """What its results are in."""
+        ...
+
+    def memory(self, device: Device) -> Memory:
+        """The memory of a device that is being opened."""
+        ...
+
+    def run(
+        self,
+        graph: Graph,
+        devices: Mapping[int, Device],
+        inputs: Mapping[str, Sequence[Tensor]],
+        keep: Sequence[str],
+        progress: Progress | None,
+    ) -> dict[str, tuple[Tensor, ...]]:
+        """As `run_graph`, whose checks have been made."""
+        ...
+
+    def close(self) -> None:
+        """Gives up what it holds."""
+        ...
+
+
+class Arrays:
+    """The memory of a device that evaluates graphs."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, Array] = {}
+
+    def keep(self, tensor: Tensor, elements: Array) -> None:
+        """Takes over the elements of a value."""
+        self._held[tensor.span.start] = elements
+
+    def elements(self, tensor: Tensor) -> Array:
+        """The elements, to be read only."""
+        return self._held[tensor.span.start]
+
+    def drop(self, tensor: Tensor) -> None:
+        """Lets go of a value."""
+        del self._held[tensor.span.start]
+
+    def clear(self) -> None:
+        """Lets go of all values."""
+        self._held.clear()
+
+    def counted(self) -> tuple[int, int, int]:
+        """Nothing is relaid or carried."""
+        return 0, 0, 0
 
 
 class Card:
-    """The machine as opened by one program: which windows of each mesh's DRAM are claimed by which device."""
+    """The machine as opened by one program: which windows of each mesh's DRAM are claimed by which device.
 
-    def __init__(self, machine: MachineSpec) -> None:
+    backend: what runs graphs there; None: they are evaluated. `cards.simulated` and `cards.connected` make cards that
+    run programs.
+    """
+
+    def __init__(self, machine: MachineSpec, backend: Backend | None = None) -> None:
         self.machine = machine
+        self.backend = backend
         self._claims: dict[int, list[tuple[int, int]]] = {}
 
     def claim(self, mesh: int, window: tuple[int, int] | None = None) -> tuple[int, int]:
@@ -80,9 +178,18 @@ class Card:
             raise DeviceError(f"mesh {mesh}: no device has the bytes {window[0]:#x} to {window[1]:#x} to give back")
         self._claims[mesh].remove(window)
 
+    def close(self) -> None:
+        """Gives up what runs programs; devices that are open can't run any more."""
+        if self.backend is not None:
+            self.backend.close()
+
 
 class Device:
-    """One mesh. It evaluates graphs in its arithmetic and holds values in its DRAM."""
+    """One mesh. It runs graphs, in the card's way, and holds values in its DRAM.
+
+    arithmetic: of a card whose graphs are evaluated; the machine's own by default. Raises `DeviceError` for one that a
+    card which runs programs doesn't compute in.
+    """
 
     def __init__(
         self,
@@ -93,10 +200,10 @@ class Device:
     ) -> None:
         self.card = card
         self.mesh = mesh
-        self.arithmetic = arithmetic or targets.arithmetic(card.machine)
+        self.arithmetic = _arithmetic(card, arithmetic)
         claimed = card.claim(mesh, window)
         self.arena = Arena(claimed, card.machine.dram.burst_bytes, f"DRAM of mesh {mesh} of {card.machine.name}")
-        self._contents: dict[int, Array] = {}
+        self.memory = Arrays() if card.backend is None else card.backend.memory(self)
         self._sent = 0
         self._fetched = 0
         self._closed = False
@@ -119,18 +226,23 @@ class Device:
         """Takes over an array that nobody else holds, without a copy; it can't be written to from now on."""
         span = self.arena.allocate(math.ceil(math.prod(elements.shape) * format.bits / 8))
         elements.flags.writeable = False
-        self._contents[span.start] = elements
-        return Tensor(self, span, tuple(elements.shape), format)
+        tensor = Tensor(self, span, tuple(elements.shape), format)
+        self.memory.keep(tensor, elements)
+        return tensor
 
     def held(self, tensor: Tensor) -> Array:
         """The elements where they are, to be read only.
 
         Raises `DeviceError` for a value of another device, a freed or a stale one.
         """
+        self.check(tensor)
+        return self.memory.elements(tensor)
+
+    def check(self, tensor: Tensor) -> None:
+        """Raises `DeviceError` for a value of another device, a freed or a stale one."""
         if tensor.device is not self:
             raise DeviceError(f"{tensor} is asked for on mesh {self.mesh}'s device; it is another device's value")
         self.arena.check(tensor.span)
-        return self._contents[tensor.span.start]
 
     def fetch(self, tensor: Tensor) -> Array:
         """The elements as a fresh array; counted as fetched by the host."""
@@ -140,18 +252,18 @@ class Device:
 
     def free(self, tensor: Tensor) -> None:
         """Gives the value's bytes back."""
-        self.held(tensor)
+        self.check(tensor)
+        self.memory.drop(tensor)
         self.arena.release(tensor.span)
-        del self._contents[tensor.span.start]
 
     def reset(self) -> None:
         """Forgets every value."""
+        self.memory.clear()
         self.arena.reset()
-        self._contents.clear()
 
     def stats(self) -> Stats:
         """Counters since the device was opened."""
-        return Stats(self._sent, self._fetched, self.runs, self.arena.used_bytes)
+        return Stats(self._sent, self._fetched, self.runs, self.arena.used_bytes, *self.memory.counted())
 
     def close(self) -> None:
         """Forgets every value and gives the window back, once."""
@@ -164,3 +276,15 @@ class Device:
     def dtype(format: ElementType) -> np.dtype[np.generic]:
         """The numpy type that elements of `format` come and go in."""
         return storage_dtype(format)
+
+
+def _arithmetic(card: Card, asked: Arithmetic | None) -> Arithmetic:
+    if card.backend is None:
+        return asked or targets.arithmetic(card.machine)
+    own = card.backend.arithmetic()
+    if asked is not None and asked.name != own.name:
+        raise DeviceError(
+            f"a device of {card.machine.name} was asked to compute in {asked.name}; this card runs programs, in "
+            f'{own.name}. Open one that evaluates graphs: backend="evaluator"'
+        )
+    return own

@@ -1,4 +1,4 @@
-"""Running a graph on the devices whose meshes it names."""
+"""Running a graph on the devices whose meshes it names: evaluated here, or as programs by the card's backend."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from meshwright.evaluate.arithmetic import Arithmetic
 from meshwright.evaluate.walk import Progress, evaluate
 from meshwright.ir.graph import Graph
 from meshwright.ir.records import Tensor as Record
-from meshwright.runtime.device import Device, Tensor
+from meshwright.runtime.device import Card, Device, Tensor
 
 
 def run_graph(
@@ -19,15 +19,34 @@ def run_graph(
     keep: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> dict[str, tuple[Tensor, ...]]:
-    """Evaluates `graph` on values that the devices hold, and leaves its results with them.
+    """Runs `graph` on values that the devices hold, as their card runs graphs, and leaves its results with them.
 
-    devices: by mesh id, all of one arithmetic. inputs: for each input tensor its pieces, one a rank, each on the
-    device of that rank's mesh. Raises `DeviceError` for pieces that are too few, of another element type or on another
-    mesh, a mesh without a device, and results that don't fit; and what `evaluate` raises. Then nothing is left behind.
+    devices: by mesh id, all of one card and one arithmetic. inputs: for each input tensor its pieces, one a rank, each
+    on the device of that rank's mesh. Raises `DeviceError` for pieces that are too few, of another element type or on
+    another mesh, a mesh without a device, and results that don't fit; and what `evaluate`, or the card's backend,
+    raises. Then nothing is left behind.
     """
     arithmetic = _one_arithmetic(devices)
+    backend = _one_card(devices).backend
     for tensor in graph.tensors:
         _check_pieces(tensor, devices, inputs.get(tensor.name))
+    if backend is not None:
+        made = backend.run(graph, devices, inputs, keep, progress)
+    else:
+        made = _evaluated(graph, devices, inputs, arithmetic, keep, progress)
+    for device in devices.values():
+        device.runs += 1
+    return made
+
+
+def _evaluated(
+    graph: Graph,
+    devices: Mapping[int, Device],
+    inputs: Mapping[str, Sequence[Tensor]],
+    arithmetic: Arithmetic,
+    keep: Sequence[str],
+    progress: Progress | None,
+) -> dict[str, tuple[Tensor, ...]]:
     held = {name: [t.device.held(t) for t in pieces] for name, pieces in inputs.items()}
     results = evaluate(graph, held, arithmetic, keep, progress)
     made: dict[str, list[Tensor]] = {}
@@ -42,8 +61,6 @@ def run_graph(
         for tensor in (t for tensors in made.values() for t in tensors):
             tensor.device.free(tensor)
         raise
-    for device in devices.values():
-        device.runs += 1
     return {name: tuple(tensors) for name, tensors in made.items()}
 
 
@@ -58,6 +75,16 @@ def _one_arithmetic(devices: Mapping[int, Device]) -> Arithmetic:
                 "graph is evaluated in one arithmetic"
             )
     return one.arithmetic
+
+
+def _one_card(devices: Mapping[int, Device]) -> Card:
+    (first, one), *others = devices.items()
+    for mesh, device in others:
+        if device.card.backend is not one.card.backend:
+            raise DeviceError(
+                f"meshes {first} and {mesh} were opened on different cards; a graph runs on the meshes of one"
+            )
+    return one.card
 
 
 def _check_pieces(record: Record, devices: Mapping[int, Device], pieces: Sequence[Tensor] | None) -> None:

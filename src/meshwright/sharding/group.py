@@ -18,7 +18,8 @@ from meshwright.evaluate.walk import Progress
 from meshwright.ir.spec import COPIED, Spec
 from meshwright.kernels.kernel import Kernel
 from meshwright.kernels.matmul import MatrixProduct
-from meshwright.machine import MachineSpec, load
+from meshwright.machine import MachineSpec
+from meshwright.runtime.cards import BackendName, opened
 from meshwright.runtime.device import Card, Device, Stats, Tensor
 from meshwright.runtime.run import run_graph
 from meshwright.runtime.traffic import LinkBytes, link_bytes
@@ -47,7 +48,11 @@ class MeshGroup(Collectives):
     """Ranks on the meshes of one machine. `open` makes one; every value belongs to the group that made it."""
 
     def __init__(
-        self, card: Card, meshes: Sequence[int], arithmetic: Arithmetic, grid: tuple[int, ...] | None = None
+        self,
+        card: Card,
+        meshes: Sequence[int],
+        arithmetic: Arithmetic | None = None,
+        grid: tuple[int, ...] | None = None,
     ) -> None:
         if not meshes:
             raise SplitError(
@@ -62,8 +67,8 @@ class MeshGroup(Collectives):
             )
         self._machine = card.machine
         self._ranks = Ranks(card.machine.name, tuple(meshes), grid or (len(meshes),), object())
-        self.arithmetic = arithmetic
         self.devices = {mesh: Device(card, mesh, arithmetic) for mesh in meshes}
+        self.arithmetic = self.devices[meshes[0]].arithmetic
         self._floats = targets.placement(card.machine, meshes[0]).value_format
         self._crossed: LinkBytes = {}
         self._graphs_run = 0
@@ -71,35 +76,38 @@ class MeshGroup(Collectives):
     @classmethod
     def open(
         cls,
-        machine: str | MachineSpec,
+        machine: str | MachineSpec | Card,
         meshes: int | Sequence[int] | None = None,
         arithmetic: Arithmetic | None = None,
+        backend: BackendName = "evaluator",
     ) -> MeshGroup:
-        """A group on a machine (a preset's name, a file, or a description).
+        """A group on a machine (a preset's name, a file, or a description), or on a card that is open already.
 
         meshes: how many, in the order of the links; or which; all by default. arithmetic: the machine's own by default;
-        `RealArithmetic()` for float64. Raises `MachineError` for a machine or mesh that isn't there.
+        `RealArithmetic()` for float64. backend: "simulator" runs instruction words on a card in software, and gives the
+        same bits. Raises `MachineError` for a machine or mesh that isn't there, `DeviceError` for a backend that a
+        machine or an arithmetic isn't for.
         """
-        spec = load(machine) if isinstance(machine, str) else machine
-        return cls(Card(spec), chosen_meshes(spec, meshes), arithmetic or targets.arithmetic(spec))
+        card = opened(machine, backend)
+        return cls(card, chosen_meshes(card.machine, meshes), arithmetic)
 
     @classmethod
     def grid(
         cls,
-        machine: str | MachineSpec,
+        machine: str | MachineSpec | Card,
         rows: int,
         columns: int,
         meshes: Sequence[int] | None = None,
         arithmetic: Arithmetic | None = None,
+        backend: BackendName = "evaluator",
     ) -> MeshGroup:
         """A group whose ranks form a grid of `rows` by `columns`; a value then has a spec for each of the two axes.
 
         meshes: row by row. By default those at (x, y) with y below `rows` and x below `columns` where the machine is a
         grid itself, else the first ones in the order of the links. Raises `SplitError` where there are not as many.
         """
-        spec = load(machine) if isinstance(machine, str) else machine
-        chosen = grid_meshes(spec, rows, columns, meshes)
-        return cls(Card(spec), chosen, arithmetic or targets.arithmetic(spec), (rows, columns))
+        card = opened(machine, backend)
+        return cls(card, grid_meshes(card.machine, rows, columns, meshes), arithmetic, (rows, columns))
 
     @property
     def machine(self) -> MachineSpec:

@@ -38,6 +38,10 @@ class Relocatable(Struct, frozen=True):
             words[reference.word] = _moved(words[reference.word], address)
         return Program(self.program.unit, tuple(words))
 
+    def renumbered(self, images: Sequence[int]) -> Relocatable:
+        """The same with other numbers for the images: `images[n]` for n."""
+        return Relocatable(self.program, tuple(Reference(r.word, images[r.image], r.offset) for r in self.references))
+
 
 def relocatable(program: Program, starts: Sequence[tuple[int, int, int]]) -> Relocatable:
     """What `program` was emitted for images at; starts: (first byte, bytes, image number), ascending.

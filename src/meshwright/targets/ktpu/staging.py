@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from meshwright.errors import PlacementError
 from meshwright.ir.expression import Binary, BinaryOp, Expr, Operand, substitute
@@ -197,53 +198,57 @@ def _after_sum(op: Matmul, axes: int) -> Generic:
     return Generic.elementwise(expr, 1 if op.bias is None else 2, axes)
 
 
-def restricted(graph: Graph, stages: Sequence[StageId]) -> Graph:
-    """The graph of some of the stages alone, in the order given; tables stay, and precedences among them."""
-    position = {stage: StageId(at) for at, stage in enumerate(stages)}
-    kept = (
-        Precedence(position[e.before], position[e.after])
-        for e in graph.precedences
-        if e.before in position and e.after in position
-    )
-    return Graph(graph.tensors, graph.buffers, graph.groups, tuple(graph.stages[s] for s in stages), tuple(kept))
+class Part(Struct, frozen=True):
+    """Some stages of a graph alone, every piece that they touch a tensor of its own with one chip.
+
+    pieces: for each tensor of `graph` the piece (tensor, rank) that it is. stages: for each stage its id.
+    """
+
+    graph: Graph
+    pieces: tuple[tuple[TensorId, int], ...]
+    stages: tuple[StageId, ...]
+
+    @property
+    def reads(self) -> tuple[tuple[str, tuple[TensorId, int]], ...]:
+        """Names in `graph`, and the pieces, of what is loaded and not stored."""
+        return tuple((self.graph.tensors[t].name, self.pieces[t]) for t in self.graph.inputs())
+
+    @property
+    def writes(self) -> tuple[tuple[str, tuple[TensorId, int]], ...]:
+        """Names in `graph`, and the pieces, of what is stored."""
+        return tuple((self.graph.tensors[t].name, self.pieces[t]) for t in sorted(self.graph.stored()))
 
 
-def piecewise(
-    graph: Graph, stages: Sequence[StageId]
-) -> tuple[Graph, dict[str, tuple[TensorId, int]], dict[str, tuple[TensorId, int]]]:
-    """Some of the stages alone, with every piece that they touch as a tensor of its own.
+def part_of(graph: Graph, stages: Sequence[StageId], at: Site | None = None) -> Part:
+    """The part of a graph that is `stages`, in the order given, with the precedences among them.
 
-    Returns the graph, and by tensor name the pieces that it reads and those that it writes.
+    at: as if everything were at this site and its chip. Parts that are alike but for ids are then equal graphs.
     """
     names: dict[tuple[TensorId, int], TensorId] = {}
     tensors: list[Tensor] = []
-    reads: dict[str, tuple[TensorId, int]] = {}
-    writes: dict[str, tuple[TensorId, int]] = {}
-    part = restricted(graph, stages)
     made: list[Stage] = []
-    for stage in part.stages:
+    for number in stages:
+        stage = graph.stages[number]
         kind = stage.kind
         if isinstance(kind, (Load, Store)):
-            piece = kind.tensor, part.rank_of(stage)
+            piece = kind.tensor, graph.rank_of(stage)
             if piece not in names:
                 names[piece] = TensorId(len(tensors))
-                record = part.tensors[kind.tensor]
-                tensors.append(
-                    Tensor(f"{record.name}@{piece[1]}", record.local, record.format, (record.chips[piece[1]],))
-                )
-            (reads if isinstance(kind, Load) else writes)[tensors[names[piece]].name] = piece
+                record = graph.tensors[kind.tensor]
+                chip = record.chips[piece[1]] if at is None else at.chip
+                tensors.append(Tensor(str(len(tensors)), record.local, record.format, (chip,)))
             kind = msgspec.structs.replace(kind, tensor=names[piece], rank=0)
         made.append(Stage(kind, stage.ins, stage.outs))
     used = sorted({b for stage in made for b in (*stage.ins, *stage.outs, *stage.hidden())})
-    position = {b: BufferId(at) for at, b in enumerate(used)}
-    return (
-        Graph(
-            tuple(tensors),
-            tuple(part.buffers[b] for b in used),
-            (),
-            tuple(stage.remap_buffers(position.__getitem__) for stage in made),
-            part.precedences,
-        ),
-        {name: piece for name, piece in reads.items() if name not in writes},
-        writes,
+    buffers = (graph.buffers[b] for b in used)
+    position = {b: BufferId(index) for index, b in enumerate(used)}
+    numbers = {stage: StageId(index) for index, stage in enumerate(stages)}
+    kept = (e for e in graph.precedences if e.before in numbers and e.after in numbers)
+    alone = Graph(
+        tuple(tensors),
+        tuple(b if at is None else msgspec.structs.replace(b, site=at) for b in buffers),
+        (),
+        tuple(stage.remap_buffers(position.__getitem__) for stage in made),
+        tuple(Precedence(numbers[e.before], numbers[e.after]) for e in kept),
     )
+    return Part(alone, tuple(names), tuple(stages))

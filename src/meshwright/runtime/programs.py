@@ -1,0 +1,83 @@
+"""The backend that runs graphs as programs: compiled, placed in the arenas, dispatched through a transport."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+
+from meshwright import targets
+from meshwright.evaluate.arithmetic import Arithmetic
+from meshwright.evaluate.walk import Progress
+from meshwright.ir.graph import Graph
+from meshwright.machine import MachineSpec
+from meshwright.runtime.device import Device, Tensor
+from meshwright.runtime.dispatch import Dispatcher
+from meshwright.runtime.held import CardMemory
+from meshwright.runtime.programs_run import ProgramsRun
+from meshwright.runtime.transport import Transport
+from meshwright.targets.ktpu.compile import compile_graph
+from meshwright.targets.ktpu.compiled import Compiled
+
+Compile = Callable[[Graph], Compiled]
+
+
+@lru_cache(maxsize=64)
+def _compiler(machine: MachineSpec, given: frozenset[str]) -> Compile:
+    """One function for each machine, so that a graph remembers what it was compiled to."""
+    return lambda graph: compile_graph(graph, machine, given)
+
+
+class Programs:
+    """Runs graphs on the card behind `transport`, which has the meshes of `machine`.
+
+    dispatcher: sends programs and awaits them; one for the whole card.
+    """
+
+    def __init__(self, machine: MachineSpec, transport: Transport, dispatcher: Dispatcher) -> None:
+        self.machine = machine
+        self.transport = transport
+        self.dispatcher = dispatcher
+        self._arithmetic = targets.arithmetic(machine)
+
+    def arithmetic(self) -> Arithmetic:
+        """The silicon's."""
+        return self._arithmetic
+
+    def memory(self, device: Device) -> CardMemory:
+        """The memory of a device that is being opened."""
+        return CardMemory(device, self.machine, self.transport)
+
+    def close(self) -> None:
+        """Closes the transport."""
+        self.transport.close()
+
+    def compiled(self, graph: Graph, given: frozenset[str] = frozenset()) -> Compiled:
+        """What `graph` is compiled to, found once; raises what `compile_graph` does."""
+        return graph.derived(_compiler(self.machine, given))
+
+    def run(
+        self,
+        graph: Graph,
+        devices: Mapping[int, Device],
+        inputs: Mapping[str, Sequence[Tensor]],
+        keep: Sequence[str],
+        progress: Progress | None,
+    ) -> dict[str, tuple[Tensor, ...]]:
+        """As `run_graph`; progress counts jobs.
+
+        Raises what `compile_graph` raises for a graph that isn't for these units, `DeviceError` where images don't fit,
+        and what `Dispatcher.run` does.
+        """
+        stored = {graph.tensors[t].name for t in graph.stored()}
+        compiled = self.compiled(graph, frozenset(stored & set(inputs)))
+        wanted = dict.fromkeys((*(graph.tensors[t].name for t in graph.outputs()), *keep))
+        run = ProgramsRun(compiled, devices, inputs, self._arithmetic)
+        try:
+            run.place()
+            self.dispatcher.run(run.jobs(), progress)
+            made = run.results(tuple(wanted))
+        except BaseException:
+            run.give_back(failed=True)
+            raise
+        run.give_back(failed=False)
+        return made

@@ -1,0 +1,177 @@
+"""Vector chains of a graph: in which byte orders each finds its rows, or that it has to go through memory."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+import rustworkx as rx
+from msgspec import Struct
+
+from meshwright.errors import PlacementError
+from meshwright.ir.graph import Graph
+from meshwright.ir.ids import StageId, TensorId
+from meshwright.ir.records import Load, Site, Store
+from meshwright.machine import MachineSpec
+from meshwright.targets.ktpu.compiled import Piece
+from meshwright.targets.ktpu.emit_vector import Placed, emit_vector
+from meshwright.targets.ktpu.orders import Rows, rows
+from meshwright.targets.ktpu.relocate import LEAST_ADDRESS, Relocatable, relocatable
+from meshwright.targets.ktpu.staging import Part, part_of
+
+_ALIGNMENT: Final = 256
+
+
+class Emitted(Struct, frozen=True):
+    """The program of a chain, and how it has each piece; its references number the pieces in this order."""
+
+    code: Relocatable
+    pieces: tuple[tuple[Piece, Rows], ...]
+
+
+class Chain(Struct, frozen=True):
+    """Stages of one vector core that are joined by FIFOs, and what they were emitted as.
+
+    emitted: None where they have to go through memory first; refused: why.
+    """
+
+    site: Site
+    stages: tuple[StageId, ...]
+    emitted: Emitted | None = None
+    refused: str = ""
+
+
+def emitted_chains(
+    graph: Graph, sites: Sequence[Site], machine: MachineSpec, shared: frozenset[Piece] = frozenset()
+) -> tuple[Chain, ...]:
+    """Every chain of the vector cores at `sites`, emitted where rows lie so that a core reaches them.
+
+    shared: pieces that no core can store directly, since somebody else stores parts of them. Chains that store the
+    same piece have it in the same order, or all go through memory.
+    """
+    chains = list(_chains(graph, sites))
+    together: dict[Piece, list[int]] = defaultdict(list)
+    for number, chain in enumerate(chains):
+        for piece in _stored(graph, chain.stages):
+            together[piece].append(number)
+    for group in _groups(len(chains), list(together.values())):
+        if all(shared.isdisjoint(_stored(graph, chains[number].stages)) for number in group):
+            for number, chain in zip(group, _alike(graph, [chains[n] for n in group], machine), strict=True):
+                chains[number] = chain
+    return tuple(chains)
+
+
+def emitted_cut(graph: Graph, chain: Chain, machine: MachineSpec) -> Chain:
+    """A chain whose loads and stores go through memory; `PlacementError` says why it couldn't be emitted without."""
+    for padded in (True, False):
+        found = _attempt(graph, chain, machine, padded)
+        if found.emitted is not None:
+            return found
+        chain = found
+    raise PlacementError(chain.refused)
+
+
+def cut_stages(graph: Graph, chains: Sequence[Chain]) -> set[StageId]:
+    """The loads and stores of the chains that are to go through memory."""
+    cut = (stage for chain in chains if chain.emitted is None for stage in chain.stages)
+    return {stage for stage in cut if isinstance(graph.stages[stage].kind, (Load, Store))}
+
+
+def _chains(graph: Graph, sites: Sequence[Site]) -> Iterator[Chain]:
+    """Stages at each core that are joined by FIFOs, those with the lowest ids first."""
+    joined: rx.PyGraph[StageId, None] = rx.PyGraph()
+    joined.add_nodes_from([StageId(s) for s in range(len(graph.stages))])
+    made = {b: StageId(i) for i, s in enumerate(graph.stages) for b in s.outs}
+    for number, stage in enumerate(graph.stages):
+        for buffer in stage.takes():
+            if buffer in made:
+                joined.add_edge(made[buffer], number, None)
+    for part in sorted(sorted(part) for part in rx.connected_components(joined)):
+        stages = tuple(StageId(s) for s in part)
+        site = graph.site(graph.stages[stages[0]])
+        if site in sites:
+            yield Chain(site, stages)
+
+
+def _groups(count: int, together: Sequence[Sequence[int]]) -> list[list[int]]:
+    joined: rx.PyGraph[int, None] = rx.PyGraph()
+    joined.add_nodes_from(list(range(count)))
+    for first, *others in together:
+        joined.add_edges_from([(first, other, None) for other in others])
+    return [sorted(part) for part in rx.connected_components(joined)]
+
+
+def _stored(graph: Graph, stages: Sequence[StageId]) -> set[Piece]:
+    kinds = ((graph.stages[s], graph.stages[s].kind) for s in stages)
+    return {(kind.tensor, graph.rank_of(stage)) for stage, kind in kinds if isinstance(kind, Store)}
+
+
+def _alike(graph: Graph, chains: Sequence[Chain], machine: MachineSpec) -> Sequence[Chain]:
+    """The chains with what they store in one order, or all of them to go through memory."""
+    for padded in (True, False):
+        found = [_attempt(graph, chain, machine, padded) for chain in chains]
+        if all(chain.emitted for chain in found):
+            return found
+        chains = [msgspec.structs.replace(chain, emitted=None) for chain in found]
+    return chains
+
+
+def _attempt(graph: Graph, chain: Chain, machine: MachineSpec, padded: bool) -> Chain:
+    """The chain, emitted for stored rows that are padded or aren't if it can be; loads rather likewise."""
+    part = part_of(graph, chain.stages, chain.site)
+    refused = chain.refused
+    for loads in (padded, not padded):
+        orders = _orders(part.graph, loads, padded)
+        found = _emitted(_anywhere(graph, part, machine), machine, orders)
+        if isinstance(found, Relocatable):
+            emitted = Emitted(found, tuple(zip(part.pieces, orders, strict=True)))
+            return msgspec.structs.replace(chain, emitted=emitted)
+        refused = refused or _renumbered(found, chain.stages)
+    return msgspec.structs.replace(chain, emitted=None, refused=refused)
+
+
+def _anywhere(graph: Graph, part: Part, machine: MachineSpec) -> Graph:
+    """The part as if it were at the first core of the machine: chains that are alike are emitted once."""
+    return part_of(graph, part.stages, _first_core(machine)).graph
+
+
+def _first_core(machine: MachineSpec) -> Site:
+    chip = next(mesh.id for mesh in machine.meshes if machine.has(mesh.id, "VC"))
+    return Site(chip, *machine.coords(chip, "VC")[0])  # pyright: ignore[reportArgumentType]
+
+
+def _orders(part: Graph, loads: bool, stores: bool) -> tuple[Rows, ...]:
+    """How the chain has each tensor of its part."""
+    written = part.stored()
+    return tuple(
+        rows(record.local, record.format, stores if TensorId(number) in written else loads)
+        for number, record in enumerate(part.tensors)
+    )
+
+
+@lru_cache(maxsize=512)
+def _emitted(part: Graph, machine: MachineSpec, orders: tuple[Rows, ...]) -> Relocatable | str:
+    """The program of a graph that is one chain, with its tensors in given orders; or why there is none."""
+    chip = part.tensors[0].chips[0] if part.tensors else _first_core(machine).chip
+    where: dict[tuple[TensorId, int], Placed] = {}
+    starts: list[tuple[int, int, int]] = []
+    free = LEAST_ADDRESS
+    for number, order in enumerate(orders):
+        address = machine.global_addr(chip, free)
+        where[TensorId(number), 0] = order.placed(address)
+        starts.append((address, order.nbytes, number))
+        free += -(-order.nbytes // _ALIGNMENT) * _ALIGNMENT
+    try:
+        (task,) = emit_vector(part, _first_core(machine), machine, where)
+        return relocatable(task.program, starts)
+    except PlacementError as error:
+        return str(error)
+
+
+def _renumbered(message: str, stages: Sequence[StageId]) -> str:
+    """A message about stages of a part, in the ids of the whole graph."""
+    return re.sub(r"\bs(\d+)\b", lambda found: f"s{stages[int(found[1])]}", message)
