@@ -200,23 +200,10 @@ def refused(kernel, *operands, layout="rows") -> str:
             "elements of a row are 2 apart in memory, or with gaps; a core moves words of 16",
         ),
         (
-            softmax(axis=0),
-            [(8, 32)],
-            "rows",
-            "it folds axes [0] of blocks of [8, 16]; a core folds along the last ones",
-        ),
-        (
             reduce("sum"),
             [(30, 64)],
             "rows",
             "it has one element a row, and the store of the word that the last one is in would write over elements",
-        ),
-        (
-            reduce("sum"),
-            [(32, 384)],
-            "rows",
-            "a group of 16 rows, whose results share a word, of 384 elements is too much for one run: a fill or drain "
-            "of 384 words; 256 fit",
         ),
         (
             multiply,
@@ -231,25 +218,13 @@ def refused(kernel, *operands, layout="rows") -> str:
             "a row of block 0 steps by bytes 0x28, no multiple of a word's 32; padded_rows places rows so that each",
         ),
         (
-            softmax(),
-            [(4, 8000)],
-            "padded",
-            "a row of 8000 elements is too much for one run: a fill or drain of 500 words; 256 fit",
-        ),
-        (
             Elementwise("round", Cast(Operand(0) * 2.0, ElementType.F32), 1),
             [(4, 32)],
             "rows",
             "a cast to f32 makes NaNs quiet, and a vector core has nothing that does only that",
         ),
-        (
-            Elementwise("eight", sum((Operand(i) for i in range(1, 7)), Operand(0)), 7),
-            [(4, 32)] * 7,
-            "rows",
-            "it has 8 loads and stores; each takes one of 8 descriptors, and one more walks L1",
-        ),
     ],
-    ids=["step", "axis", "tail", "packed", "picked", "rows", "parts", "cast", "descriptors"],
+    ids=["step", "tail", "picked", "rows", "cast"],
 )
 def test_refusals(kernel, shapes, layout, message):
     text = refused(kernel, *(halves(*shape) for shape in shapes), layout=layout)

@@ -16,6 +16,7 @@ from meshwright.ir.formats import ElementType as E
 from meshwright.ir.operation import Generic, Reduce
 from meshwright.ir.pattern import Affine, Loop
 from meshwright.ir.pool import Pool
+from meshwright.targets.ktpu.isa.payload import Desc
 from meshwright.targets.ktpu.placement import KtpuPlacement
 
 SITE = KtpuPlacement(CARD, CHIP).vector_sites()[0]
@@ -152,7 +153,7 @@ def test_blocks_in_any_order():
     check(builder.graph(), {"x": halves(12, 96)})
 
 
-def test_rows_further_apart_than_a_walk_steps_have_a_run_each():
+def test_rows_further_apart_than_a_walk_steps_have_a_fill_each():
     builder = GraphBuilder()
     shape = (4, 70000)
     x, y = (builder.tensor(name, size, E.F16, (CHIP,)) for name, size in (("x", shape), ("y", (4, 64))))
@@ -161,8 +162,11 @@ def test_rows_further_apart_than_a_walk_steps_have_a_run_each():
     builder.compute(Generic.elementwise(A * 0.1, 1, 2), (taken,), (made,))
     builder.store(y, whole((4, 64)), made)
     graph = builder.graph()
-    (task,) = tasks_of(graph, placed(graph, "padded"))
-    assert sum(type(payload).__name__ == "Run" for payload in task.program.words) == 4
+    where = placed(graph, "padded")
+    (task,) = tasks_of(graph, where)
+    filled = [payload.value for payload in task.program.words if isinstance(payload, Desc) and payload.fld == 0]
+    first = where[graph.tensor_id("x"), 0].address + 2 * 1600
+    assert set(filled) >= {first + 2 * 70000 * row for row in range(4)}
     check(graph, {"x": halves(*shape)}, "padded")
 
 

@@ -26,6 +26,9 @@ from meshwright.targets.ktpu.emit_vector_stages import Chain, refusal
 from meshwright.targets.ktpu.isa.vector_formats import Reduction
 from meshwright.targets.ktpu.lane_code import code_of, compile_expressions
 
+SCRATCH: Final = -1
+"""Instead of a load or store: the L1 words through which a vector is rounded to f16."""
+
 
 class Value(Struct, frozen=True):
     """An operand: vector register, scalar register, or constant code; `number` is virtual, or the code."""
@@ -37,8 +40,8 @@ class Value(Struct, frozen=True):
 class Operation(Struct, frozen=True):
     """One step. `length`: the vector length that it needs.
 
-    op: a lane opcode; or load, store (of `offset` in L1), reduce (`pool`), spread (a scalar into a vector register),
-    shuffle (each chunk rotated), pick (element 0 into a scalar register).
+    op: a lane opcode; or load, store (of word `offset` of what `move` has in L1), reduce (`pool`), spread (a scalar
+    into a vector register), shuffle (each chunk rotated), pick (element 0 into a scalar register).
     predicate: a compare writes it, any other opcode is masked by it, `when` it is set or clear. partial: the
     destination keeps elements that it had.
     """
@@ -50,6 +53,7 @@ class Operation(Struct, frozen=True):
     predicate: int | None = None
     when: bool = True
     partial: bool = False
+    move: int = SCRATCH
     offset: int = 0
     wide: bool = False
     """A load of f32."""
@@ -57,7 +61,7 @@ class Operation(Struct, frozen=True):
 
 
 RECORDED: Final = {Pool.SUM: Reduction.SUM, Pool.MAX: Reduction.MAX, Pool.MIN: Reduction.MIN}
-_JOINS: Final = {Pool.SUM: "add", Pool.MAX: "max", Pool.MIN: "min"}
+JOINS: Final = {Pool.SUM: "add", Pool.MAX: "max", Pool.MIN: "min"}
 _ZERO: Final = Value("constant", 0)
 
 Keeping = Literal["all", "folds", "nothing"]
@@ -65,7 +69,8 @@ Keeping = Literal["all", "folds", "nothing"]
 
 
 class Place(Struct, frozen=True):
-    """Where a row of a load or store is in L1: its first word; of a single element also its position in the word.
+    """Where a piece of a row is among the words that a load or store has: its first word; of a single element also its
+    position in the word.
 
     lane: None where a whole row is meant, or where the element has a word of its own.
     """
@@ -101,8 +106,8 @@ class Counter:
 class Row:
     """The code of one row of a chain.
 
-    length: elements. places: for each load and store where the row is in L1. scratch: L1 words through which
-    values are rounded to f16. packing: words that are being put together of one element a row; rows come last to first.
+    length: elements. places: for each load or store, and piece of the row, where that is. packing: words that are
+    being put together of one element a row; rows come last to first.
     """
 
     def __init__(
@@ -110,18 +115,16 @@ class Row:
         graph: Graph,
         chain: Chain,
         length: int,
-        places: Callable[[int], Place],
-        scratch: int,
+        places: Callable[[int, int], Place],
         keeping: Keeping,
         counter: Counter,
-        packing: dict[int, Value],
+        packing: dict[tuple[int, int], Value],
     ) -> None:
         self.operations: list[Operation] = []
         self._graph = graph
         self._chain = chain
         self._length = length
         self._places = places
-        self._scratch = scratch
         self._keeping = keeping
         self._counter = counter
         self._packing = packing
@@ -134,30 +137,34 @@ class Row:
 
     def emit(self) -> None:
         """Adds everything that ends in a store."""
-        for number, move in enumerate(self._chain.stores):
-            place = self._places(len(self._chain.loads) + number)
-            if place.single:
-                self._store_single(self._scalar(move.buffer), place)
+        for number, move in enumerate(self._chain.stores, len(self._chain.loads)):
+            if self._places(number, 0).single:
+                self._store_single(self._scalar(move.buffer), number)
                 continue
-            for piece in range(self._pieces):
+            for piece in self._stored(move.buffer):
                 value = self._in_vector(self._get(move.buffer, piece, rounded=False), piece)
-                offset = place.word + piece * VECTOR // LANES
-                self._add(Operation("store", self._whole(piece), None, (value,), offset=offset))
+                place = self._places(number, piece)
+                self._add(Operation("store", self._whole(piece), None, (value,), move=number, offset=place.word))
 
-    def _store_single(self, value: Value, place: Place) -> None:
+    def _stored(self, buffer: BufferId) -> range:
+        """The pieces that a store of the buffer has."""
+        return range(self._pieces)
+
+    def _store_single(self, value: Value, number: int) -> None:
         """One number of this row: into a word of its own, or into that of 16 rows, from the last of them down.
 
         A vector of n elements writes the first n: each row overwrites what the rows after it put below them.
         """
-        lane = place.lane
-        target = self._packing.get(place.word)
+        place = self._places(number, 0)
+        lane, key = place.lane, (number, place.word)
+        target = self._packing.get(key)
         if lane is None or target is None:
             target = self._copied(value, LANES)
         else:
             self._copied(value, lane + 1, target)
-        self._packing[place.word] = target
+        self._packing[key] = target
         if not lane:
-            self._add(Operation("store", LANES, None, (self._packing.pop(place.word),), offset=place.word))
+            self._add(Operation("store", LANES, None, (self._packing.pop(key),), move=number, offset=place.word))
 
     def _add(self, operation: Operation) -> None:
         self.operations.append(operation)
@@ -173,10 +180,9 @@ class Row:
     def _is_vector(self, buffer: BufferId) -> bool:
         """Whether a buffer has a whole row; otherwise it has one number for each row."""
         if buffer in self._loads:
-            return not self._places(self._loads[buffer]).single
+            return not self._places(self._loads[buffer], 0).single
         if self._chain.folded:
-            block = self._graph.buffers[buffer].block
-            return any(block[a] > 1 for a in self._chain.folded)
+            return self._chain.spans_folded(self._graph, buffer)
         ins = self._makers[buffer].ins
         return not ins or any(self._is_vector(taken) for taken in ins)
 
@@ -204,11 +210,12 @@ class Row:
 
     def _loaded(self, buffer: BufferId, piece: int) -> Value:
         number = self._loads[buffer]
+        place = self._places(number, piece)
+        if place.single:
+            return self._picked(buffer, piece)
         wide = self._graph.buffers[buffer].format is ElementType.F32
-        words = VECTOR // LANES * (2 if wide else 1)
         target = self._counter.vector()
-        offset = self._places(number).word + piece * words
-        self._add(Operation("load", self._whole(piece), target, offset=offset, wide=wide))
+        self._add(Operation("load", self._whole(piece), target, move=number, offset=place.word, wide=wide))
         return target
 
     def _round(self, buffer: BufferId, piece: int) -> None:
@@ -225,8 +232,8 @@ class Row:
 
     def _through_half(self, value: Value, length: int) -> Value:
         target = self._counter.vector()
-        self._add(Operation("store", length, None, (value,), offset=self._scratch))
-        self._add(Operation("load", length, target, offset=self._scratch))
+        self._add(Operation("store", length, None, (value,)))
+        self._add(Operation("load", length, target))
         return target
 
     def _in_vector(self, value: Value, piece: int) -> Value:
@@ -289,7 +296,7 @@ class Row:
         if buffer in self._scalars:
             return self._scalars[buffer]
         if buffer in self._loads:
-            self._scalars[buffer] = self._picked(buffer)
+            self._scalars[buffer] = self._loaded(buffer, 0)
             return self._scalars[buffer]
         stage = self._makers[buffer]
         if isinstance(stage.kind, Compute) and isinstance(stage.kind.op, Reduce):
@@ -300,12 +307,13 @@ class Row:
             self._scalars[out] = self._statistic(out, value)
         return self._scalars[buffer]
 
-    def _picked(self, buffer: BufferId) -> Value:
-        """The one element that a load has for this row."""
-        place = self._places(self._loads[buffer])
+    def _picked(self, buffer: BufferId, piece: int) -> Value:
+        """The one element that a load has for this piece of the row."""
+        number = self._loads[buffer]
+        place = self._places(number, piece)
         word, result = self._counter.vector(), self._counter.scalar()
         wide = self._graph.buffers[buffer].format is ElementType.F32
-        self._add(Operation("load", LANES, word, offset=place.word, wide=wide))
+        self._add(Operation("load", LANES, word, move=number, offset=place.word, wide=wide))
         if place.lane:
             turned = self._counter.vector()
             self._add(Operation("shuffle", LANES, turned, (word, Value("constant", place.lane))))
@@ -356,11 +364,11 @@ class Row:
             part = self._get(buffer, piece)
             if total is None and size == VECTOR:
                 total = self._counter.vector()
-                self._add(Operation(_JOINS[pool], VECTOR, total, (first, part)))
+                self._add(Operation(JOINS[pool], VECTOR, total, (first, part)))
                 continue
             if total is None:
                 total = self._copied(first, VECTOR)
-            self._add(Operation(_JOINS[pool], size, total, (total, part), partial=size < VECTOR))
+            self._add(Operation(JOINS[pool], size, total, (total, part), partial=size < VECTOR))
         assert total is not None
         return total, VECTOR
 

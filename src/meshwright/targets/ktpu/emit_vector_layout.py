@@ -62,12 +62,26 @@ class View(Struct, frozen=True):
 
 
 class Region(Struct, frozen=True):
-    """Rows of `length` elements: `rows` along each row axis, and where each load and store of the chain has them."""
+    """Rows of `length` elements: `rows` along each row axis, and where each load and store of the chain has them.
+
+    folds: along how many row axes, the last ones, rows are folded element by element.
+    """
 
     length: int
     rows: tuple[int, ...]
     loads: tuple[View, ...]
     stores: tuple[View, ...]
+    folds: int = 0
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        """Of the loads, then of the stores."""
+        return (*self.loads, *self.stores)
+
+    @property
+    def most(self) -> int:
+        """How many rows, those that are folded being one."""
+        return math.prod(self.rows[: len(self.rows) - self.folds])
 
     def part(self, origin: Sequence[int], shape: tuple[int, ...]) -> Region:
         """The rows from `origin` on."""
@@ -76,7 +90,7 @@ class Region(Struct, frozen=True):
             address = view.address + sum(o * s for o, s in zip(origin, view.strides, strict=True))
             return msgspec.structs.replace(view, address=address)
 
-        return Region(self.length, shape, tuple(map(moved, self.loads)), tuple(map(moved, self.stores)))
+        return Region(self.length, shape, tuple(map(moved, self.loads)), tuple(map(moved, self.stores)), self.folds)
 
     def parts(self, shape: tuple[int, ...]) -> Iterator[Region]:
         """Regions of at most `shape` rows that cover it."""
@@ -95,15 +109,11 @@ def joined(found: Sequence[Region]) -> list[Region]:
     return made if len(made) == len(found) else joined(made)
 
 
-def _views(region: Region) -> tuple[View, ...]:
-    return (*region.loads, *region.stores)
-
-
 def _at_zero(region: Region) -> Region:
     def moved(views: tuple[View, ...]) -> tuple[View, ...]:
         return tuple(msgspec.structs.replace(view, address=0) for view in views)
 
-    return Region(region.length, region.rows, moved(region.loads), moved(region.stores))
+    return Region(region.length, region.rows, moved(region.loads), moved(region.stores), region.folds)
 
 
 def _evenly_apart(group: Sequence[Region]) -> Iterator[Region]:
@@ -118,20 +128,34 @@ def _evenly_apart(group: Sequence[Region]) -> Iterator[Region]:
 
 
 def _steps(before: Region, after: Region) -> tuple[int, ...]:
-    return tuple(b.address - a.address for a, b in zip(_views(before), _views(after), strict=True))
+    return tuple(b.address - a.address for a, b in zip(before.views, after.views, strict=True))
 
 
 def _with_axis(region: Region, count: int, steps: tuple[int, ...]) -> Region:
     """`count` of the region, `steps` bytes apart."""
-    views = _views(region)
+    views = region.views
     rows = region.rows
-    on = bool(rows) and all(step == view.strides[0] * rows[0] for step, view in zip(steps, views, strict=True))
+    on = len(rows) > region.folds and all(
+        step == view.strides[0] * rows[0] for step, view in zip(steps, views, strict=True)
+    )
     made = [
         view if on else msgspec.structs.replace(view, strides=(step, *view.strides))
         for step, view in zip(steps, views, strict=True)
     ]
     shape = (rows[0] * count, *rows[1:]) if on else (count, *rows)
-    return Region(region.length, shape, tuple(made[: len(region.loads)]), tuple(made[len(region.loads) :]))
+    loads, stores = tuple(made[: len(region.loads)]), tuple(made[len(region.loads) :])
+    return Region(region.length, shape, loads, stores, region.folds)
+
+
+def oriented(graph: Graph, chain: Chain, where: Mapping[tuple[TensorId, int], Placed]) -> Chain:
+    """The same chain, folding across vectors where folded elements don't follow each other in memory."""
+    if not chain.folded or chain.across:
+        return chain
+    block = _Block(graph, chain, where, 0)
+    axes = [_Axis(chain.size[a], tuple(block.stride(move, a) for move in block.moves)) for a in sorted(chain.folded)]
+    if all(_reachable(axes, number) for number in range(len(block.moves))):
+        return chain
+    return msgspec.structs.replace(chain, across=True)
 
 
 class _Axis(Struct, frozen=True):
@@ -174,12 +198,9 @@ class _Block(Struct, frozen=True):
         return self.where[TensorId(move.tensor), move.rank]
 
     def axes_of(self, move: Move) -> dict[int, int]:
-        """For each block axis longer than one the tensor axis that it runs along."""
-        block = self.graph.buffers[move.buffer].block
-        if len(move.pattern.box) == len(block):
-            return {a: a for a, size in enumerate(block) if size != 1}
-        along = [a for a, size in enumerate(move.pattern.box) if size != 1]
-        return dict(zip((a for a, size in enumerate(block) if size != 1), along, strict=True))
+        """For each axis of the chain along which the move has more than one element, the tensor axis."""
+        axes = enumerate(zip(move.along, move.pattern.box, strict=True))
+        return {along: axis for axis, (along, size) in axes if along is not None and size != 1}
 
     def corner(self, move: Move) -> tuple[int, ...]:
         """Where the block begins in the move's tensor, blocks that are folded into one being one."""
@@ -225,6 +246,7 @@ class _Block(Struct, frozen=True):
 def _block(block: _Block) -> Iterator[Region]:
     chain = block.chain
     axes: list[_Axis] = []
+    folded: list[_Axis] = []
     for axis, size in enumerate(chain.size):
         ends = [end for move in chain.stores if (end := block.inside(move, axis)) is not None]
         kept = min([size, *ends])
@@ -237,26 +259,27 @@ def _block(block: _Block) -> Iterator[Region]:
         if not kept:
             return
         if kept > 1:
-            axes.append(_Axis(kept, tuple(block.stride(move, axis) for move in block.moves)))
+            apart = chain.across and axis in chain.folded
+            (folded if apart else axes).append(_Axis(kept, tuple(block.stride(move, axis) for move in block.moves)))
     inner = _inner(block, axes)
     length = math.prod(axis.size for axis in axes[inner:])
     outer = _merged(axes[:inner])
     single = tuple(_still(axes[inner:], number) for number in range(len(block.moves)))
     for number, move in enumerate(block.moves):
         _require_flat(move, number, axes[inner:])
-    if chain.folded or length <= VECTOR:
-        yield _region(block, outer, single, length, 0)
+    if (chain.folded and not chain.across) or length <= VECTOR:
+        yield _region(block, (outer, folded), single, length, 0)
         return
     whole = length // VECTOR
     along = _Axis(whole, tuple(0 if one else VECTOR for one in single))
-    yield _region(block, _merged([*outer, along]), single, VECTOR, 0)
+    yield _region(block, (_merged([*outer, along]), folded), single, VECTOR, 0)
     if rest := length % VECTOR:
-        yield _region(block, outer, single, rest, whole * VECTOR)
+        yield _region(block, (outer, folded), single, rest, whole * VECTOR)
 
 
 def _inner(block: _Block, axes: Sequence[_Axis]) -> int:
     """The first of the axes that make up a row: those that are folded, or as many as lie flat everywhere."""
-    if block.chain.folded:
+    if block.chain.folded and not block.chain.across:
         return len(axes) - len(block.chain.folded)
     first = len(axes)
     while first and all(_reachable(axes[first - 1 :], number) for number in range(len(block.moves))):
@@ -309,7 +332,11 @@ def _merged(axes: Sequence[_Axis]) -> list[_Axis]:
     return merged
 
 
-def _region(block: _Block, rows: Sequence[_Axis], single: tuple[bool, ...], length: int, start: int) -> Region:
+def _region(
+    block: _Block, axes: tuple[Sequence[_Axis], Sequence[_Axis]], single: tuple[bool, ...], length: int, start: int
+) -> Region:
+    """The region of these row axes, those that are folded second."""
+    rows, folded = (*axes[0], *axes[1]), axes[1]
     views: list[View] = []
     for number, move in enumerate(block.moves):
         size = block.bytes_of(move)
@@ -327,9 +354,9 @@ def _region(block: _Block, rows: Sequence[_Axis], single: tuple[bool, ...], leng
                 )
     for number, move in enumerate(block.chain.stores, len(block.chain.loads)):
         if not single[number]:
-            _require_room(block, move, length, start, tuple(axis.strides[number] for axis in rows))
+            _require_room(block, move, length, start, tuple(a.strides[number] for a in rows if a.strides[number]))
     loads = len(block.chain.loads)
-    return Region(length, tuple(axis.size for axis in rows), tuple(views[:loads]), tuple(views[loads:]))
+    return Region(length, tuple(a.size for a in rows), tuple(views[:loads]), tuple(views[loads:]), len(folded))
 
 
 def _require_room(block: _Block, move: Move, length: int, start: int, strides: tuple[int, ...]) -> None:

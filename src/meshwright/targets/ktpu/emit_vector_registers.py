@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec import Struct
+
 from meshwright.numerics.lane_instructions import COMPARISONS
 from meshwright.targets.ktpu.emit_vector_code import RECORDED, Operation, Value, slots_of
 from meshwright.targets.ktpu.isa import vector as isa
@@ -90,15 +92,33 @@ def _scalar_words(operations: Sequence[Operation]) -> list[int]:
     return [word for word, _ in counted.most_common()]
 
 
+class Coded(Struct, frozen=True):
+    """An operation's instructions: those that set the vector length where it changes, constants, and its own.
+
+    A load or store of L1 has the offset of the operation.
+    """
+
+    operation: Operation
+    code: tuple[isa.VectorInstruction, ...]
+
+    @property
+    def sets_length(self) -> bool:
+        """Whether the vector length is set here."""
+        return any(isinstance(instruction, isa.SetLength) for instruction in self.code)
+
+
 class Assembly:
-    """Instructions of `operations`. `preamble` sets scalars; `body` does the work.
+    """Instructions of `operations`. `preamble` sets scalars; `coded` does the work, operation by operation.
+
+    Registers hold what they do from one run to the next, so runs can end between any two operations.
 
     Raises `OutOfRegistersError`.
     """
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         self.preamble: list[isa.VectorInstruction] = []
-        self.body: list[isa.VectorInstruction] = []
+        self.coded: list[Coded] = []
+        self._code: list[isa.VectorInstruction] = []
         words = _scalar_words(operations)
         statistics = _statistics(operations)
         own = SCALARS - statistics
@@ -118,11 +138,13 @@ class Assembly:
         last, last_predicate = _last_uses(operations)
         for at, operation in enumerate(operations):
             self._operation(operation, at, last, last_predicate)
+            self.coded.append(Coded(operation, tuple(self._code)))
+            self._code.clear()
 
     def _operation(self, operation: Operation, at: int, last: dict[Value, int], last_predicate: dict[int, int]) -> None:
         if operation.length != self._length:
             self._length = operation.length
-            self.body.append(isa.SetLength(va_sreg=self._scalar_word(operation.length, 0)))
+            self._set_length(operation.length)
         sources = [self._source(value, number) for number, value in enumerate(operation.sources)]
         for value in dict.fromkeys(operation.sources):
             if last[value] == at and value != operation.dst:
@@ -134,6 +156,16 @@ class Assembly:
             self._give_back(operation.dst)
         if operation.predicate is not None and last_predicate[operation.predicate] == at:
             self._predicates.give_back(operation.predicate)
+
+    def _set_length(self, length: int) -> None:
+        self._code.append(isa.SetLength(va_sreg=self._scalar_word(length, 0)))
+
+    def length_again(self, length: int) -> list[isa.VectorInstruction]:
+        """What sets the vector length at the beginning of another run."""
+        self._set_length(length)
+        code = self._code.copy()
+        self._code.clear()
+        return code
 
     def _source(self, value: Value, number: int) -> tuple[Source, int]:
         match value.kind:
@@ -151,7 +183,7 @@ class Assembly:
         if word in self._fixed:
             return self._fixed[word]
         register = self._transient[number]
-        self.body.append(isa.SetImmediate(vd_sreg=register, imm=word))
+        self._code.append(isa.SetImmediate(vd_sreg=register, imm=word))
         return register
 
     def _give_back(self, value: Value) -> None:
@@ -172,20 +204,20 @@ class Assembly:
         match operation.op:
             case "load":
                 dtype = DType.FP32 if operation.wide else DType.FP16
-                self.body.append(isa.Load(dtype=dtype, ad=L1_WALKER, vd=dst, offset=operation.offset))
+                self._code.append(isa.Load(dtype=dtype, ad=L1_WALKER, vd=dst, offset=operation.offset))
             case "store":
-                self.body.append(isa.Store(ad=L1_WALKER, vd=sources[0][1], offset=operation.offset))
+                self._code.append(isa.Store(ad=L1_WALKER, vd=sources[0][1], offset=operation.offset))
             case "spread":
-                self.body.append(isa.Broadcast(sa=Source.S, vd=dst, va_sreg=self._in_scalar(operation, sources, 0)))
+                self._code.append(isa.Broadcast(sa=Source.S, vd=dst, va_sreg=self._in_scalar(operation, sources, 0)))
             case "shuffle":
                 turn = self._in_scalar(operation, sources, 1)
-                self.body.append(isa.Shuffle(vd=dst, va=sources[0][1], vb_sreg=turn))
+                self._code.append(isa.Shuffle(vd=dst, va=sources[0][1], vb_sreg=turn))
             case "pick":
-                self.body.append(isa.Broadcast(sa=Source.V, vd=dst, va_sreg=sources[0][1]))
+                self._code.append(isa.Broadcast(sa=Source.V, vd=dst, va_sreg=sources[0][1]))
             case "reduce":
                 register = sources[0][1]
                 kind = RECORDED[operation.pool]
-                self.body += [
+                self._code += [
                     isa.SetMode(mode=Mode.TREE),
                     isa.Reduce(vd_sreg=dst, va=register, vb=register, kind=kind),
                     isa.SetMode(mode=Mode.FLAT),
@@ -208,13 +240,13 @@ class Assembly:
             mask = Mask.SET if operation.when else Mask.CLEAR
             if self._pending.get(predicate):
                 # Nothing in the machine waits for a compare: an empty pipe does.
-                self.body.append(isa.SetMode(mode=Mode.FLAT))
+                self._code.append(isa.SetMode(mode=Mode.FLAT))
                 self._pending = {}
         fields: dict[str, int] = {}
         for slot, (selector, register) in zip(slots_of(operation), sources, strict=True):
             fields |= {f"s{slot}": selector, f"v{slot}": register}
         op = _MNEMONICS.get(operation.op, f"V{operation.op.upper()}")
-        self.body.append(isa.Alu(op=op, vd=dst, pr=predicate or 0, pm=mask, **fields))
+        self._code.append(isa.Alu(op=op, vd=dst, pr=predicate or 0, pm=mask, **fields))
         self._pending = {number: wait - 1 for number, wait in self._pending.items() if wait > 1}
         if compare and predicate is not None:
             self._pending[predicate] = 1 if operation.length >= _LONG else 2

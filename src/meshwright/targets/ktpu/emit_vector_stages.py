@@ -6,6 +6,7 @@ stage and the reason.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -28,6 +29,7 @@ FOLDS: Final = frozenset({Pool.SUM, Pool.MAX, Pool.MIN})
 class Move(Struct, frozen=True):
     """A load or a store of a chain: stage, buffer in the core, and which boxes of which piece it touches.
 
+    along: for each axis of the piece the axis of the results that it runs along; None where it has one element.
     blocks: how many of its blocks one block of the chain takes; they follow each other along the first folded axis.
     """
 
@@ -37,19 +39,30 @@ class Move(Struct, frozen=True):
     rank: int
     pattern: Affine
     num_blocks: int
+    along: tuple[int | None, ...] = ()
     blocks: int = 1
 
 
 class Chain(Struct, frozen=True):
-    """Stages joined by FIFOs, in an order in which they can fire; `size`: of a block along each axis."""
+    """Stages joined by FIFOs, in an order in which they can fire.
+
+    size: elements of a block along each axis of the results. axes: for each buffer, along which of these its axes run.
+    folded: axes longer than one that are folded. across: whether a fold goes across vectors instead of within one:
+    elements that are folded aren't the innermost.
+    """
 
     stages: tuple[StageId, ...]
     loads: tuple[Move, ...]
     computes: tuple[StageId, ...]
     stores: tuple[Move, ...]
     size: tuple[int, ...]
+    axes: Mapping[BufferId, tuple[int, ...]]
     folded: frozenset[int]
-    """Axes longer than one that are folded."""
+    across: bool
+
+    def spans_folded(self, graph: Graph, buffer: BufferId) -> bool:
+        """Whether a buffer has more than one element along a folded axis."""
+        return _spans(graph.buffers[buffer].block, self.axes[buffer], self.folded)
 
 
 def chains_at(graph: Graph, site: Site) -> tuple[Chain, ...]:
@@ -92,15 +105,18 @@ def _chain(graph: Graph, stages: tuple[StageId, ...]) -> Chain:
                 if isinstance(stage.kind, Load | Store):
                     what += " by looked-up positions, to several sites, or in sub-blocks"
                 raise refusal(stage_id, f"{what} is not among what a vector core's program does")
-    size = _size(graph, stages)
     if not stores:
         raise refusal(stages[0], "nothing of its chain is stored")
-    folded = _folded(graph, computes, size)
+    axes = _axes(graph, computes, stores)
+    loads, stores = ([_lined_up(graph, move, axes) for move in moves] for moves in (loads, stores))
+    size = _size(graph, stages, axes)
+    folded = _folded(graph, computes, axes)
+    across = bool(folded) and folded != frozenset(a for a in range(min(folded), len(size)) if size[a] > 1)
     blocks = max((op.blocks for op in _reduces(graph, computes)), default=1)
     if blocks > 1:
         size = tuple(have * blocks if a == min(folded) else have for a, have in enumerate(size))
-        loads = [_joined(graph, move, stores[0], blocks, folded) for move in loads]
-    return Chain(stages, tuple(loads), tuple(computes), tuple(stores), size, folded)
+        loads = [_joined(graph, move, stores[0], blocks, (axes[move.buffer], folded)) for move in loads]
+    return Chain(stages, tuple(loads), tuple(computes), tuple(stores), size, axes, folded, across)
 
 
 def _reduces(graph: Graph, computes: list[StageId]) -> list[Reduce]:
@@ -108,9 +124,23 @@ def _reduces(graph: Graph, computes: list[StageId]) -> list[Reduce]:
     return [kind.op for kind in kinds if isinstance(kind, Compute) and isinstance(kind.op, Reduce)]
 
 
-def _joined(graph: Graph, move: Move, store: Move, blocks: int, folded: frozenset[int]) -> Move:
+def _lined_up(graph: Graph, move: Move, axes: Mapping[BufferId, tuple[int, ...]]) -> Move:
+    block, own = graph.buffers[move.buffer].block, axes[move.buffer]
+    if len(move.pattern.box) == len(block):
+        return msgspec.structs.replace(move, along=own)
+    # Then axes of one element don't count.
+    left = iter([axis for axis, size in zip(own, block, strict=True) if size != 1])
+    along = tuple(next(left) if size != 1 else None for size in move.pattern.box)
+    return msgspec.structs.replace(move, along=along)
+
+
+def _spans(block: tuple[int, ...], axes: tuple[int, ...], folded: frozenset[int]) -> bool:
+    return any(size > 1 and axis in folded for size, axis in zip(block, axes, strict=True))
+
+
+def _joined(graph: Graph, move: Move, store: Move, blocks: int, how: tuple[tuple[int, ...], frozenset[int]]) -> Move:
     """The load, `blocks` of its blocks taken as one where it is upstream of a fold that does so."""
-    spans = any(graph.buffers[move.buffer].block[a] > 1 for a in folded)
+    spans = _spans(graph.buffers[move.buffer].block, *how)
     each = move.num_blocks // store.num_blocks
     if each == 1 and not spans:
         return move
@@ -126,7 +156,8 @@ def refusal(stage: StageId, reason: str) -> PlacementError:
 
 def _require_loadable(graph: Graph, stage: StageId, format: ElementType) -> None:
     if format not in (ElementType.F16, ElementType.F32):
-        raise refusal(stage, f"it loads {format}; a core loads f16 and f32")
+        what = "; it has no instructions for whole numbers" if format.is_integer else ""
+        raise refusal(stage, f"it loads {format}; a core loads f16 and f32{what}")
 
 
 def _require_storable(stage: StageId, format: ElementType) -> None:
@@ -139,8 +170,7 @@ def _require_storable(stage: StageId, format: ElementType) -> None:
 def _require_computable(stage_id: StageId, stage: Stage, op: ComputeOp) -> None:
     match op:
         case Generic(unit=Unit.VECTOR):
-            if any(axes != tuple(range(len(axes))) for axes in op.maps):
-                raise refusal(stage_id, f"its operands lie along axes {op.maps}; they have to lie as its result does")
+            pass
         case Reduce(pool=pool):
             if pool not in FOLDS:
                 raise refusal(stage_id, f"a core folds sum, max and min; it has no {pool.value}")
@@ -148,36 +178,62 @@ def _require_computable(stage_id: StageId, stage: Stage, op: ComputeOp) -> None:
             raise refusal(stage_id, f"{type(op).__name__} is not vector work")
 
 
-def _size(graph: Graph, stages: tuple[StageId, ...]) -> tuple[int, ...]:
-    """Elements of a block along each axis; buffers may have 1 instead."""
-    blocks = {b: graph.buffers[b].block for s in stages for b in (*graph.stages[s].ins, *graph.stages[s].outs)}
-    ranks = sorted({len(block) for block in blocks.values()})
+def _axes(graph: Graph, computes: list[StageId], stores: list[Move]) -> dict[BufferId, tuple[int, ...]]:
+    """For each buffer, along which axes of the results its axes run: as maps of Generics say, from the stores back."""
+    ranks = sorted({len(graph.buffers[move.buffer].block) for move in stores})
     if len(ranks) != 1:
-        raise refusal(stages[0], f"blocks of its chain have {' and '.join(map(str, ranks))} axes; they need the same")
-    size = tuple(max(sizes) for sizes in zip(*blocks.values(), strict=True))
-    for buffer, block in blocks.items():
-        if any(have not in (1, want) for have, want in zip(block, size, strict=True)):
-            raise refusal(stages[0], f"b{buffer} has blocks of {list(block)} in a chain of {list(size)}")
-    return size
+        raise refusal(
+            stores[-1].stage, f"stores of its chain have {' and '.join(map(str, ranks))} axes; they need the same"
+        )
+    axes = {move.buffer: tuple(range(ranks[0])) for move in stores}
+    for stage_id in reversed(computes):
+        stage = graph.stages[stage_id]
+        found = {axes[out] for out in stage.outs if out in axes}
+        if len(found) != 1:
+            what = " and ".join(str(list(each)) for each in sorted(found)) or "none that is stored"
+            raise refusal(stage_id, f"its results lie along axes {what} of what its chain stores; one program has one")
+        (own,) = found
+        kind = stage.kind
+        assert isinstance(kind, Compute)
+        maps = kind.op.maps if isinstance(kind.op, Generic) else (tuple(range(len(own))),)
+        for taken, along in zip(stage.ins, maps, strict=True):
+            wanted = tuple(own[a] for a in along)
+            if axes.setdefault(taken, wanted) != wanted:
+                raise refusal(
+                    stage_id, f"b{taken} lies along axes {list(axes[taken])} for it and {list(wanted)} as well"
+                )
+    return axes
 
 
-def _folded(graph: Graph, computes: list[StageId], size: tuple[int, ...]) -> frozenset[int]:
+def _size(graph: Graph, stages: tuple[StageId, ...], axes: Mapping[BufferId, tuple[int, ...]]) -> tuple[int, ...]:
+    """Elements of a block along each axis of the results; buffers may have 1 instead, or lack the axis."""
+    size = [1] * (1 + max((a for each in axes.values() for a in each), default=-1))
+    for buffer, along in axes.items():
+        for axis, have in zip(along, graph.buffers[buffer].block, strict=True):
+            size[axis] = max(size[axis], have)
+    for buffer, along in axes.items():
+        block = graph.buffers[buffer].block
+        if any(have not in (1, size[axis]) for axis, have in zip(along, block, strict=True)):
+            raise refusal(stages[0], f"b{buffer} has blocks of {list(block)} in a chain of {size}")
+    return tuple(size)
+
+
+def _folded(graph: Graph, computes: list[StageId], axes: Mapping[BufferId, tuple[int, ...]]) -> frozenset[int]:
     found: frozenset[int] | None = None
     for stage_id in computes:
         kind = graph.stages[stage_id].kind
         if isinstance(kind, Compute) and isinstance(kind.op, Reduce):
-            taken = graph.buffers[graph.stages[stage_id].ins[0]].block
-            axes = frozenset(a for a in kind.op.axes if taken[a] > 1)
-            if not axes:
+            buffer = graph.stages[stage_id].ins[0]
+            taken = graph.buffers[buffer].block
+            along = [axes[buffer][a] for a in sorted(kind.op.axes) if taken[a] > 1]
+            folded = frozenset(along)
+            if not folded:
                 raise refusal(stage_id, f"it folds axes {list(kind.op.axes)} of {list(taken)}, one element each")
-            if found is not None and axes != found:
-                raise refusal(stage_id, f"it folds axes {sorted(axes)}, and another one of its chain {sorted(found)}")
-            found = axes
-    if not found:
-        return frozenset()
-    inner = frozenset(a for a in range(min(found), len(size)) if size[a] > 1)
-    if inner != found:
-        raise refusal(
-            computes[0], f"it folds axes {sorted(found)} of blocks of {list(size)}; a core folds along the last ones"
-        )
-    return found
+            if along != sorted(along):
+                raise refusal(
+                    stage_id, f"it folds axes that are {along} of what is stored, and takes them in that order"
+                )
+            if found is not None and folded != found:
+                raise refusal(stage_id, f"it folds axes {sorted(folded)}, and another one of its chain {sorted(found)}")
+            found = folded
+    return found or frozenset()
