@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "parallel.h"
@@ -151,6 +152,85 @@ void matmul_fp16(const std::string& isa, In<std::uint16_t, 3> a, In<std::uint16_
   multiply(kernels, products);
 }
 
+// Entries by name: slot of a segment times 256, plus the entry's number in it.
+using EntryNames = In<std::int32_t, 3>;
+
+struct Segments {
+  std::vector<Entry> first;
+  std::vector<std::size_t> count;
+
+  Segments(const nb::list& q, const nb::list& scale) {
+    require(q.size() == scale.size(), "each segment has values and scale fields");
+    for (std::size_t i = 0; i < q.size(); ++i) {
+      const auto values = nb::cast<In<std::int8_t, 3>>(q[i], false);
+      const auto fields = nb::cast<In<std::uint8_t, 2>>(scale[i], false);
+      require(values.shape(1) == kEntryRows && values.shape(2) == kBlock && fields.shape(1) == kEntryRows &&
+                  values.shape(0) == fields.shape(0),
+              "segments must be [entries, 4, 32] with scale fields [entries, 4]");
+      first.push_back({values.data(), fields.data()});
+      count.push_back(values.shape(0));
+    }
+  }
+
+  std::vector<Entry> of(const EntryNames& names) const {
+    std::vector<Entry> entries(names.size());
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      const std::int32_t name = names.data()[i];
+      const auto slot = static_cast<std::size_t>(name >> 8), inside = static_cast<std::size_t>(name & 255);
+      require(name >= 0 && slot < first.size() && inside < count[slot], "an entry is of no segment");
+      entries[i] = {first[slot].q + inside * kEntryRows * kBlock, first[slot].scale + inside * kEntryRows};
+    }
+    return entries;
+  }
+};
+
+// Which product each pair [A, B] is, or nothing where not every A goes with every B exactly once.
+std::vector<std::size_t> numbers_of_pairs(const Products& p) {
+  const std::size_t pairs = p.a.batch * p.b.batch;
+  if (p.count != pairs) return {};
+  std::vector<std::size_t> numbers(pairs, SIZE_MAX);
+  for (std::size_t t = 0; t < p.count; ++t) {
+    std::size_t& number = numbers[static_cast<std::size_t>(p.a_index[t]) * p.b.batch + static_cast<std::size_t>(p.b_index[t])];
+    if (number != SIZE_MAX) return {};
+    number = t;
+  }
+  return numbers;
+}
+
+// One product of all rows with all columns, whose panels have no gaps between the matrices.
+void stack(Products& p, const std::vector<std::size_t>& numbers) {
+  static constexpr std::int64_t kOnly = 0;
+  p.tiles.number = numbers.data();
+  p.tiles.across = p.b.batch;
+  p.a.rows *= std::exchange(p.a.batch, 1);
+  p.b.rows *= std::exchange(p.b.batch, 1);
+  p.count = 1;
+  p.a_index = p.b_index = &kOnly;
+}
+
+void matmul_entries(const std::string& isa, const nb::list& q, const nb::list& scale, EntryNames a, EntryNames b,
+                    Indices a_index, Indices b_index, Out<std::uint16_t, 4> out, int threads) {
+  const Kernels& kernels = kernels_of(isa);
+  const Segments segments(q, scale);
+  const std::vector<Entry> a_entries = segments.of(a), b_entries = segments.of(b);
+  const std::size_t gm = a.shape(1), gn = b.shape(1), blocks = a.shape(2), count = out.shape(0);
+  require(b.shape(2) == blocks, "both operands need the same K");
+  require(out.shape(1) == gm * gn && out.shape(2) == kEntryRows && out.shape(3) == 4, "out must be [T, gm * gn, 4, 4]");
+  check_indices(a_index, count, a.shape(0));
+  check_indices(b_index, count, b.shape(0));
+  const auto operand = [&](const EntryNames& names, const std::vector<Entry>& entries) {
+    return Operand{names.shape(0), names.shape(1) * kEntryRows, blocks * kBlock, blocks, nullptr, nullptr, nullptr,
+                   entries.data()};
+  };
+  Products products{operand(a, a_entries), operand(b, b_entries), count,   a_index.data(),
+                    b_index.data(),        nullptr,               nullptr, nullptr,
+                    threads_of(threads),   {out.data(), gm, gn, nullptr, 0}};
+  const nb::gil_scoped_release unlocked;
+  const std::vector<std::size_t> numbers = numbers_of_pairs(products);
+  if (!numbers.empty()) stack(products, numbers);
+  multiply(kernels, products);
+}
+
 template <typename Body>
 void in_pieces(std::size_t n, unsigned threads, const Body& body) {
   parallel_for(threads, (n + kElementsAPiece - 1) / kElementsAPiece, [&](std::size_t piece) {
@@ -196,6 +276,8 @@ NB_MODULE(_matrix, m) {
         "out"_a.noconvert(), "threads"_a);
   m.def("matmul_fp16", &matmul_fp16, "isa"_a, "a"_a.noconvert(), "b"_a.noconvert(), "a_index"_a.noconvert(),
         "b_index"_a.noconvert(), "out"_a.noconvert(), "threads"_a);
+  m.def("matmul_entries", &matmul_entries, "isa"_a, "q"_a, "scale"_a, "a"_a.noconvert(), "b"_a.noconvert(),
+        "a_index"_a.noconvert(), "b_index"_a.noconvert(), "out"_a.noconvert(), "threads"_a);
   m.def("add", &add, "isa"_a, "tile"_a.noconvert(), "peer"_a.noconvert(), "out"_a.noconvert(), "threads"_a);
   m.def("drain", &drain, "isa"_a, "codes"_a.noconvert(), "out"_a.noconvert(), "threads"_a);
 }

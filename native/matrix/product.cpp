@@ -89,12 +89,31 @@ struct Used {
   }
 };
 
-// Quantised rows [first, first + count) of one entry: those of the caller, or quantised into `q` and `scale`.
+// Rows [first, first + count) of a matrix out of entries, side by side.
+void collect_rows(const Operand& operand, std::size_t matrix, std::size_t first, std::size_t count, std::int8_t* q,
+                  std::uint8_t* scale) {
+  const std::size_t blocks = operand.blocks;
+  const Entry* entries = operand.entries + matrix * (operand.rows / kEntryRows) * blocks;
+  for (std::size_t row = first; row < first + count; ++row, q += blocks * kBlock, scale += blocks) {
+    const Entry* group = entries + row / kEntryRows * blocks;
+    const std::size_t inside = row % kEntryRows;
+    for (std::size_t k = 0; k < blocks; ++k) {
+      std::memcpy(q + k * kBlock, group[k].q + inside * kBlock, kBlock);
+      scale[k] = group[k].scale[inside];
+    }
+  }
+}
+
+// Quantised rows [first, first + count) of one entry: those of the caller, or brought into `q` and `scale`.
 QuantisedRow quantised_rows(const Kernels& kernels, const Operand& operand, std::size_t entry, std::size_t first,
                             std::size_t count, std::int8_t* q, std::uint8_t* scale) {
   const std::size_t row = entry * operand.rows + first;
   const std::size_t width = operand.blocks * kBlock;
   if (operand.q) return {operand.q + row * width, operand.scale + row * operand.blocks};
+  if (operand.entries) {
+    collect_rows(operand, entry, first, count, q, scale);
+    return {q, scale};
+  }
   for (std::size_t i = 0; i < count; ++i) {
     kernels.quantise_row(operand.fp16 + (row + i) * operand.k, operand.k, q + i * width, scale + i * operand.blocks);
   }
@@ -177,12 +196,27 @@ struct Strip {
   }
 
   void close(const float* values) const {
-    if (products.fp16) {
+    if (products.tiles.out) {
+      close_tiles(values);
+    } else if (products.fp16) {
       tile.to_fp16(values, rows, columns, products.fp16 + offset(0), products.b.rows);
     } else {
       tile.to_codes(values, rows, columns, products.codes + offset(0), products.b.rows);
     }
     if (products.start) redo_saturated();
+  }
+
+  void close_tiles(const float* values) const {
+    const std::size_t width = tile.b.rows;
+    const Buffer buffer(rows * width * sizeof(std::uint16_t));
+    auto* drained = reinterpret_cast<std::uint16_t*>(buffer.data());
+    tile.to_fp16(values, rows, columns, drained, width);
+    for (std::size_t column = 0; column < columns; column += 4) {
+      for (std::size_t row = 0; row < rows; ++row) {
+        std::memcpy(products.tiles.at(product, first_row + row, first_column + column), drained + row * width + column,
+                    4 * sizeof *drained);
+      }
+    }
   }
 
   // In float32 the sums neither flush nor saturate, which is exact but for one kind of starting code:
@@ -256,9 +290,9 @@ struct QuantisedOperand {
     operand.q = reinterpret_cast<std::int8_t*>(q.data());
     operand.scale = scale.data();
     parallel_for(threads, from.batch * from.rows, [&](std::size_t row) {
-      kernels.quantise_row(from.fp16 + row * from.k, from.k,
-                           reinterpret_cast<std::int8_t*>(q.data()) + row * from.blocks * kBlock,
-                           scale.data() + row * from.blocks);
+      quantised_rows(kernels, from, row / from.rows, row % from.rows, 1,
+                     reinterpret_cast<std::int8_t*>(q.data()) + row * from.blocks * kBlock,
+                     scale.data() + row * from.blocks);
     });
   }
 };
@@ -279,7 +313,9 @@ void multiply_elements(const Kernels& kernels, const Products& p, const Element&
       const std::size_t at = i * b.rows + column;
       const std::uint32_t code = element(row, {b.q + b_row * b.blocks * kBlock, b.scale + b_row * b.blocks},
                                          p.start ? p.start[at] : 0);
-      if (p.fp16) {
+      if (p.tiles.out) {
+        *p.tiles.at(i / a.rows, i % a.rows, column) = fp22_drain(code);
+      } else if (p.fp16) {
         p.fp16[at] = fp22_drain(code);
       } else {
         p.codes[at] = code;

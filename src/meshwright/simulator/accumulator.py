@@ -34,14 +34,24 @@ _MOST_BLOCKS: Final = 256
 Codes = NDArray[np.uint32]
 
 
-class _Sweeps(Struct):
-    """Sweeps over one grid of sub-tiles that continue each other. opens: whether the first overwrites the tile."""
+class Sweeps(Struct):
+    """Sweeps over one grid of sub-tiles that continue each other and are put off.
+
+    opens: whether the first overwrites the tile. drained: somebody has looked at the sum since the last of them, so
+    that a sweep that continues it begins with it.
+    """
 
     grid: tuple[int, int]
     opens: bool
     a: list[Part]
     b: list[Part]
     blocks: int
+    drained: bool = False
+
+    @property
+    def count(self) -> int:
+        """Sub-tiles of the grid."""
+        return self.grid[0] * self.grid[1]
 
 
 class Accumulator:
@@ -53,10 +63,21 @@ class Accumulator:
         self._opened = 0
         self._operands = operands
         self._kernels = kernels
-        self._put_off: _Sweeps | None = None
+        self.put_off: list[Sweeps] = []
+        """In the order of execution; each covers fewer sub-tiles than the one before it."""
 
     def __len__(self) -> int:
         return len(self._codes)
+
+    @property
+    def opened(self) -> int:
+        """Sub-tiles that were ever opened: the first ones."""
+        return self._opened
+
+    def put_off_instead(self, sweeps: list[Sweeps], opened: int) -> None:
+        """What is put off after a run of instructions, and how many sub-tiles were ever opened by then."""
+        self.put_off = sweeps
+        self._opened = opened
 
     def _check(self, first: int, count: int, what: str) -> None:
         if first + count > len(self):
@@ -70,12 +91,7 @@ class Accumulator:
     def sweep(self, grid: tuple[int, int], a: Part, b: Part, *, opens: bool, anchor: int = STANDARD_ANCHOR) -> None:
         """A sweep over sub-tiles 0 to `gm * gn - 1`; trouble where it continues one that nobody opened."""
         count = grid[0] * grid[1]
-        waiting = self._put_off
-        continues = not opens and anchor == STANDARD_ANCHOR
-        if continues and waiting is not None and waiting.grid == grid and waiting.blocks < _MOST_BLOCKS:
-            waiting.a.append(a)
-            waiting.b.append(b)
-            waiting.blocks += a.blocks
+        if not opens and anchor == STANDARD_ANCHOR and self._continue(grid, a, b):
             return
         if opens:
             if count > len(self):
@@ -89,10 +105,20 @@ class Accumulator:
             self._store(grid, anchored_sweep(self._operands.of([a]), self._operands.of([b]), start, anchor))
             return
         # What a sweep overwrites whole before anybody looked at it need not be computed.
-        covered = opens and waiting is not None and waiting.grid[0] * waiting.grid[1] <= count
-        if not covered:
-            self._settle()
-        self._put_off = _Sweeps(grid, opens, [a], [b], a.blocks)
+        while opens and self.put_off and self.put_off[-1].count <= count:
+            self.put_off.pop()
+        self._settle()
+        self.put_off = [Sweeps(grid, opens, [a], [b], a.blocks)]
+
+    def _continue(self, grid: tuple[int, int], a: Part, b: Part) -> bool:
+        """Put the sweep off behind those before it, where it continues their sum and nobody has looked at that."""
+        last = self.put_off[-1] if self.put_off else None
+        if last is None or last.grid != grid or last.drained or last.blocks >= _MOST_BLOCKS:
+            return False
+        last.a.append(a)
+        last.b.append(b)
+        last.blocks += a.blocks
+        return True
 
     def add(self, first: int, granules: NDArray[np.uint8]) -> None:
         """Peer add: granules uint8 `[2 * n, 32]` into sub-tiles `first` on; trouble where nobody opened one."""
@@ -120,12 +146,11 @@ class Accumulator:
         return self._codes[: self._opened].copy()
 
     def _settle(self) -> None:
-        if (sweeps := self._put_off) is None:
-            return
-        self._put_off = None
-        start = None if sweeps.opens else self._grid(sweeps.grid)
-        a, b = self._operands.of(sweeps.a), self._operands.of(sweeps.b)
-        self._store(sweeps.grid, self._kernels.sweep(a, b, start))
+        layers, self.put_off = self.put_off, []
+        for sweeps in layers:
+            start = None if sweeps.opens else self._grid(sweeps.grid)
+            a, b = self._operands.of(sweeps.a), self._operands.of(sweeps.b)
+            self._store(sweeps.grid, self._kernels.sweep(a, b, start))
 
     def _grid(self, grid: tuple[int, int]) -> Codes:
         """The codes of a grid's sub-tiles as one matrix."""

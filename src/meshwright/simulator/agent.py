@@ -55,6 +55,13 @@ class Agent:
         if credited and code == _COMPLETE:
             self.dispatcher.give_back()
 
+    def signals(self, at: Coord, code: int, arg: int, events: list[Event], *, count: int, credits: int) -> None:
+        """A unit signals `count` times, in the end with this code; `credits` of the signals give one back."""
+        self.mirror.signals(at, code, arg, events, count)
+        if self._mailbox.received and self._mailbox.full:
+            self._mailbox.overflow()
+        self.dispatcher.give_back(credits)
+
     # Reading
 
     def read(self, offset: int) -> int:

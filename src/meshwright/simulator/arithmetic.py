@@ -7,6 +7,7 @@ functions run in numpy.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -14,9 +15,10 @@ from numpy.typing import NDArray
 
 from meshwright.numerics import fp22, mxfp7, product
 from meshwright.numerics.backend import compiled, resolve, resolve_threads
-from meshwright.simulator.operands import Operand
+from meshwright.simulator.operands import Operand, Segment
 
 Codes = NDArray[np.uint32]
+Names = NDArray[np.int32]
 
 ROWS: Final = 4
 BLOCK: Final = mxfp7.BLOCK
@@ -32,6 +34,11 @@ class Kernels:
         self._backend = resolve(None)
         self._threads = resolve_threads(threads)
         self._module = None if self._backend == "numpy" else compiled("_matrix")
+
+    @property
+    def compiled(self) -> bool:
+        """Whether they are; without that every instruction is executed by itself, in numpy."""
+        return self._module is not None
 
     def quantise_entries(self, data: NDArray[np.uint8]) -> tuple[NDArray[np.int8], NDArray[np.uint8]]:
         """Elements `[n, 4, 32]` and scales `[n, 4]` of n entries of fp16, 256 bytes each."""
@@ -64,6 +71,26 @@ class Kernels:
         )
         return out[0]
 
+    def tiles(
+        self, segments: Sequence[Segment], a: Names, b: Names, pairs: tuple[NDArray[np.int64], NDArray[np.int64]]
+    ) -> NDArray[np.uint16]:
+        """Drained sub-tiles, fp16 bits `[T, gm * gn, 4, 4]`, of T products that open their tiles.
+
+        a, b: entries by name, int32 `[A, gm, blocks]` and `[B, gn, blocks]`: the segment's place in `segments` times
+        256, plus the entry's number in it. pairs: for each product, which of `a` and of `b`.
+        """
+        gm, gn = a.shape[1], b.shape[1]
+        out = np.empty((len(pairs[0]), gm * gn, ROWS, ROWS), dtype=np.uint16)
+        if self._module is None:
+            for at, (left, right) in enumerate(zip(*pairs, strict=True)):
+                codes = self.sweep(_side(segments, a[left]), _side(segments, b[right]), None)
+                tiles = self.drained(codes).reshape(gm, ROWS, gn, ROWS).transpose(0, 2, 1, 3)
+                out[at] = tiles.reshape(gm * gn, ROWS, ROWS)
+            return out
+        q, scale = [segment.q for segment in segments], [segment.scale for segment in segments]
+        self._module.matmul_entries(self._backend, q, scale, a, b, *pairs, out, self._threads)
+        return out
+
     def drained(self, codes: Codes) -> NDArray[np.uint16]:
         """fp16 bits of accumulator codes, saturating."""
         if self._module is None:
@@ -71,6 +98,18 @@ class Kernels:
         out = np.empty(codes.shape, dtype=np.uint16)
         self._module.drain(self._backend, codes.reshape(-1), out.reshape(-1), self._threads)
         return out
+
+
+def _side(segments: Sequence[Segment], names: Names) -> Operand:
+    """The rows that entries by name are: names int32 `[groups, blocks]`."""
+    groups, blocks = names.shape
+    entries = [(segments[name >> 8], name & 255) for name in names.reshape(-1).tolist()]
+    q = np.stack([segment.q[at] for segment, at in entries]).reshape(groups, blocks, ROWS, BLOCK)
+    scale = np.stack([segment.scale[at] for segment, at in entries]).reshape(groups, blocks, ROWS)
+    return Operand(
+        np.ascontiguousarray(q.transpose(0, 2, 1, 3)).reshape(groups * ROWS, blocks * BLOCK),
+        np.ascontiguousarray(scale.transpose(0, 2, 1)).reshape(groups * ROWS, blocks),
+    )
 
 
 def anchored_sweep(a: Operand, b: Operand, start: Codes | None, anchor: int) -> Codes:

@@ -25,7 +25,7 @@ from meshwright.simulator.memory import Bytes
 from meshwright.simulator.mesh import Mesh, Shared, numbers
 from meshwright.simulator.operands import Operands
 from meshwright.simulator.ordering import Event, HostTime, Issue, see
-from meshwright.simulator.unit import Completion, Queued, Signal, Unit, UnitData, UnitFactory
+from meshwright.simulator.unit import DONE, Ahead, Completion, Queued, Signal, Unit, UnitData, UnitFactory
 from meshwright.simulator.vector_core_unit import VectorUnit
 
 WORD: Final = 8
@@ -147,6 +147,9 @@ class Card:
         moved = False
         while queue and not unit.stopped and unit.waiting is None:
             moved = True
+            if (ahead := unit.execute_ahead()) is not None:
+                self._retire_ahead(mesh, unit, ahead)
+                continue
             queued = queue.popleft()
             event = Event(unit.label, unit.started)
             unit.started += 1
@@ -171,6 +174,15 @@ class Card:
         if queued.last and code == Signal.INST_COMPLETE:
             code, arg = Signal.BATCH_COMPLETE, queued.txn
         mesh.agent.signal(unit.setting.at, code, arg, event, credited=queued.credited)
+
+    @staticmethod
+    def _retire_ahead(mesh: Mesh, unit: Unit, ahead: Ahead) -> None:
+        done = [unit.queue.popleft() for _ in range(ahead.count)]
+        unit.started += ahead.count
+        unit.retired += ahead.count
+        code, arg = (Signal.BATCH_COMPLETE, done[-1].txn) if done[-1].last else (DONE.code, DONE.arg)
+        credits = sum([queued.credited and not queued.last for queued in done])
+        mesh.agent.signals(unit.setting.at, code, arg, ahead.events, count=ahead.count, credits=credits)
 
     def _receive(self, mesh: Mesh, burst: UnitData) -> None:
         what = (

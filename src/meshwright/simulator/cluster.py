@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from meshwright.errors import NumericsError
 from meshwright.numerics import mxfp7
 from meshwright.simulator.accumulator import GRANULES, Accumulator
+from meshwright.simulator.batch import Batches, Reads
 from meshwright.simulator.decode import FILL, GEMM, ClusterWord, decode, shown
 from meshwright.simulator.faults import Rejected, not_modelled, undefined, unpredictable, unsupported
 from meshwright.simulator.operands import Bank, Operands, Part, Segment
 from meshwright.simulator.ordering import Event, Guarded, Issue
-from meshwright.simulator.unit import DONE, GRANULE, Completion, Queued, Setting, Unit, UnitData
+from meshwright.simulator.unit import DONE, GRANULE, Ahead, Completion, Queued, Setting, Unit, UnitData
 
 BURST: Final = 8
 """Granules of a burst that a cluster drains: to memory, and to a unit, where each has its acknowledgement."""
@@ -24,9 +25,6 @@ ENTRY_WORDS: Final = 4
 """32-byte words of a quantised entry in L1."""
 L1_BUFFERS: Final = 2
 ACCUMULATOR: Final = 2
-
-_Reads = dict[tuple[int, int], tuple[int, int]]
-"""Entries that a sweep reads: first and one past the last, by side and bank."""
 
 
 class _Arrived(Struct):
@@ -53,13 +51,24 @@ class Cluster(Unit):
             [Bank(f"L1 {side}, bank {bank}", figures.l1_entries) for bank in range(2)] for side in ("A", "B")
         ]
         self.accumulator = Accumulator(figures.accumulator_tiles, operands, setting.kernels)
-        self._read_now: _Reads = {}
+        self._read_now: Reads = {}
         self._tiles, self._l1 = Guarded(), Guarded()
         self._arrived: dict[tuple[int, int, int], _Arrived] = {}
+        self._batches = Batches(setting, self._banks, self.accumulator, self._tiles, self._l1)
 
     def shown(self, word: int) -> str:
         """The disassembly of an instruction word."""
         return shown(word)
+
+    def execute_ahead(self) -> Ahead | None:
+        """Execute a run of instructions as a whole; words of bursts that wait in L1 are for `execute`."""
+        if self._arrived or type(self).execute is not Cluster.execute:
+            return None
+        done = self._batches.execute(self.queue, self.label, self.started, self._read_now)
+        if done is None:
+            return None
+        ahead, self._read_now = done
+        return ahead
 
     def execute(self, queued: Queued, event: Event) -> Completion | None:
         """Execute FILL, GEMM or DRAIN."""

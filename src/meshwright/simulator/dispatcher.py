@@ -110,9 +110,9 @@ class Dispatcher:
             self._kick = None
         return True
 
-    def give_back(self) -> None:
-        """An instruction is complete."""
-        self.credit = self.credit + 1 & SHORT
+    def give_back(self, count: int = 1) -> None:
+        """Instructions are complete."""
+        self.credit = self.credit + count & SHORT
 
     def _flit(self, kick: _Kick) -> Queued:
         slot = kick.slot

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Final
 
@@ -16,17 +16,19 @@ from meshwright.numerics import mxfp7
 from meshwright.simulator.agent import Agent
 from meshwright.simulator.arithmetic import BLOCK, ENTRY_BYTES, ROWS, Kernels
 from meshwright.simulator.assumptions import Assumptions
-from meshwright.simulator.faults import not_modelled, undefined, unsupported
+from meshwright.simulator.faults import Trouble, not_modelled, undefined, unsupported
 from meshwright.simulator.interlink import Fabric, Interlink, Packet, Sticky
 from meshwright.simulator.memory import Bytes, Dram, Page
 from meshwright.simulator.operands import Segment
 from meshwright.simulator.ordering import Event, HostTime, Issue
-from meshwright.simulator.unit import GRANULE, Setting, Unit, UnitData, UnitFactory, Unmodelled
+from meshwright.simulator.unit import GRANULE, Run, Setting, Source, Unit, UnitData, UnitFactory, Unmodelled, Write
 
 PREQUANTISED_BYTES: Final = 128
 """An L1 entry that is quantised already: four words."""
 _PACKET_GRANULES: Final = 8
 """Data beats of a packet on a link; one more describes it."""
+_BURST: Final = 8
+"""Granules of a burst to memory."""
 _KEPT_ENTRIES: Final = 1 << 19
 """L1 entries whose quantised form is kept: 64 MiB of elements."""
 
@@ -51,6 +53,17 @@ class _Kept(Struct, frozen=True, eq=False):
         """Stamp of the last write to any of the pages."""
         pages = self.pages
         return pages[0].newest if len(pages) == 1 else max(page.newest for page in pages)
+
+
+def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """First byte and one past the last of the runs that spans (first byte, how many) make together."""
+    runs: list[tuple[int, int]] = []
+    for start, size in sorted(spans):
+        if runs and start <= runs[-1][1]:
+            runs[-1] = runs[-1][0], max(runs[-1][1], start + size)
+        else:
+            runs.append((start, start + size))
+    return runs
 
 
 class Shared(Struct, frozen=True):
@@ -148,25 +161,38 @@ class Mesh:
 
     def fill(self, address: int, entries: int, prequantised: bool, issue: Issue, event: Event) -> Segment:
         """L1 entries out of this mesh's DRAM; the same run of unchanged memory gives the same segment."""
+        return self._source(address, entries, prequantised, issue).read(event)
+
+    def sources(self, runs: Sequence[Run], issue: Issue) -> list[Source]:
+        """What FILLs of `runs` leave in L1, as far as none of them is in trouble."""
+        found: list[Source] = []
+        try:
+            for address, entries, prequantised in runs:
+                found.append(self._source(address, entries, prequantised, issue))
+        except Trouble:
+            pass  # whoever executes that FILL by itself meets the same
+        return found
+
+    def _source(self, address: int, entries: int, prequantised: bool, issue: Issue) -> _Kept:
         key, dram = (address, entries, prequantised), self.dram
         kept = self._kept.get(key)
         # Most operands lie in pages that nobody writes any more, which is seen at a glance.
         if kept is not None and (newest := kept.newest) <= kept.stamp and newest < dram.first_unseen:
             self._kept.move_to_end(key)
-            return kept.read(event)
+            return kept
         size = entries * (PREQUANTISED_BYTES if prequantised else ENTRY_BYTES)
         local = self._own(address, size, GRANULE)
         dram.ordered(local, size, issue, "it reads")
         if kept is not None and dram.unchanged(local, size, kept.stamp):
             self._kept.move_to_end(key)
-            return kept.read(event)
+            return kept
         segment = self._segment(dram.read(local, size), prequantised)
         if kept is None:
             self._kept_entries += entries
         made = self._kept[key] = _Kept(dram.stamp, segment, local, local + size, dram.pages(local, size))
         while self._kept_entries > _KEPT_ENTRIES:
             self._kept_entries -= self._kept.popitem(last=False)[0][1]
-        return made.read(event)
+        return made
 
     def _segment(self, data: Bytes, prequantised: bool) -> Segment:
         if not prequantised:
@@ -199,6 +225,29 @@ class Mesh:
         self._shared.fabric.send(
             Packet("write", self.id, mesh, packets, granules + packets, lambda: dram.write(local, copy, event))
         )
+
+    def racing(self, writes: Sequence[Write], issue: Issue, unit: str) -> int | None:
+        """The first write that `unit` can't do in order, as memory is now; None where it can do them all."""
+        spans = [(self._split(address)[1], -(-granules // _BURST) * _BURST * GRANULE) for address, granules in writes]
+        if all(self._writable(start, stop - start, issue, unit) for start, stop in _joined(spans)):
+            return None
+        return next((at for at, span in enumerate(spans) if not self._writable(*span, issue, unit)), None)
+
+    def _writable(self, local: int, count: int, issue: Issue, unit: str) -> bool:
+        try:
+            self.dram.ordered(local, count, issue, "it writes", unit)
+            self.dram.unread(local, count, issue, "it writes", unit)
+        except Trouble:
+            return False
+        return True
+
+    def store(self, writes: Sequence[Write], data: Sequence[Bytes], events: Sequence[Event]) -> None:
+        """Do writes that aren't racing."""
+        for (address, granules), content, event in zip(writes, data, events, strict=True):
+            local = self._split(address)[1]
+            self.dram.write(local, content, event)
+            if rest := -granules % _BURST:
+                self.dram.spoil(local + granules * GRANULE, rest * GRANULE, event)
 
     def spoil(self, address: int, count: int, issue: Issue, event: Event) -> None:
         """The rest of a burst that a write carries along."""

@@ -25,12 +25,16 @@ class Mirror:
 
     def signal(self, at: Coord, code: int, arg: int, event: Event) -> None:
         """Count a signal; `event` is what the host sees when it reads the node's word."""
+        self.signals(at, code, arg, [event], 1)
+
+    def signals(self, at: Coord, code: int, arg: int, events: list[Event], count: int) -> None:
+        """Count `count` signals, of which the last one has this code; `events`: those that anybody may ask for."""
         if (node := self._nodes.get(at)) is None:
             node = self._nodes[at] = _Node()
         node.code, node.arg = code, arg & 0xFFFF_FFFF
-        node.count = node.count + 1 & SHORT
-        node.unseen.append(event)
-        self._all = self._all + 1 & SHORT
+        node.count = node.count + count & SHORT
+        node.unseen += events
+        self._all = self._all + count & SHORT
 
     def read(self, at: Coord, now: int) -> int:
         """Word of the node at a place; the host has now seen what it counts."""

@@ -51,6 +51,14 @@ class Part(Struct, frozen=True, eq=False):
     extents: tuple[Extent, ...]
 
 
+def part_of(groups: int, blocks: int, extents: Sequence[Extent]) -> Part:
+    """The part whose entries are those of `extents` one after another."""
+    name = [groups, blocks]
+    for start, stop, segment, index in extents:
+        name += (segment.number, index, stop - start)
+    return Part(tuple(name), groups, blocks, tuple(extents))
+
+
 class Bank:
     """One bank of one side: `entries` entries, of which none is filled at first."""
 
@@ -73,7 +81,16 @@ class Bank:
                 before.append(extent if end <= first else (start, first, held, index))
             if end > stop:
                 after.append(extent if start >= stop else (stop, end, held, index + stop - start))
-        self._extents = [*before, (first, stop, segment, 0), *after]
+        self.hold([*before, (first, stop, segment, 0), *after])
+
+    @property
+    def extents(self) -> tuple[Extent, ...]:
+        """What the entries hold, in their order, without overlap."""
+        return tuple(self._extents)
+
+    def hold(self, extents: list[Extent]) -> None:
+        """The entries hold `extents`, in their order, without overlap, and nothing else."""
+        self._extents = extents
         self._parts.clear()
 
     def part(self, first: int, groups: int, blocks: int) -> Part:
@@ -84,7 +101,6 @@ class Bank:
         if stop > self.entries:
             raise undefined(f"entries {first} to {stop - 1} of {self.label}, which has {self.entries}")
         found: list[Extent] = []
-        name = [groups, blocks]
         at = first
         for start, end, segment, index in self._extents:
             if end <= at:
@@ -94,11 +110,10 @@ class Bank:
             until = min(end, stop)
             inside = index + at - start
             found.append((at, until, segment, inside))
-            name += (segment.number, inside, until - at)
             at = until
         if at < stop:
             raise undefined(f"entry {at} of {self.label} is read and was never filled")
-        part = Part(tuple(name), groups, blocks, tuple(found))
+        part = part_of(groups, blocks, found)
         self._parts[first, groups, blocks] = part
         return part
 

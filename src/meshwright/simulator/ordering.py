@@ -74,6 +74,14 @@ class Guarded:
         self._own = event
         return self._unordered(issue, self._arrivals.values()) if self._arrivals else None
 
+    def ordered(self, issue: Issue) -> bool:
+        """Whether every arrival so far is ordered before `issue`."""
+        return all(issue.follows(event) for event in self._arrivals.values())
+
+    def used(self, event: Event) -> None:
+        """Its own unit used it, after `ordered`."""
+        self._own = event
+
     def arrive(self, source: tuple[int, int, int], issue: Issue, event: Event) -> Event | None:
         """A burst out of `source` (mesh, x, y) changes it; what isn't ordered against that, if there is something."""
         others = [arrival for key, arrival in self._arrivals.items() if key != source]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import ClassVar, Final, Protocol, TypeAlias
 
@@ -85,6 +85,32 @@ class UnitData(Struct, frozen=True, eq=False):
         return self.source[0], *self.source[1]
 
 
+Run: TypeAlias = tuple[int, int, bool]
+"""Entries that a FILL streams: address, how many, and whether they are quantised already."""
+Write: TypeAlias = tuple[int, int]
+"""Sub-tiles of fp16 that a DRAIN writes to its own mesh, in whole bursts: address, and how many."""
+
+
+class Source(Protocol):
+    """The segment that FILLs of a run leave in L1."""
+
+    @property
+    def segment(self) -> Segment:
+        """Its entries."""
+        ...
+
+    def read(self, event: Event) -> Segment:
+        """The segment, which an instruction reads."""
+        ...
+
+
+class Ahead(Struct, frozen=True):
+    """What a unit did of its queue as a whole: how many instructions, and the events that anybody may ask for."""
+
+    count: int
+    events: list[Event]
+
+
 class Wires(Protocol):
     """What a unit reaches outside itself. All addresses are global, as instructions carry them.
 
@@ -96,6 +122,18 @@ class Wires(Protocol):
 
         event: the completion of the reading instruction; without it nobody is told who overwrites what it reads.
         """
+        ...
+
+    def sources(self, runs: Sequence[Run], issue: Issue) -> list[Source]:
+        """What FILLs of `runs` leave in L1, as far as none of them is in trouble: of the first runs, in their order."""
+        ...
+
+    def racing(self, writes: Sequence[Write], issue: Issue, unit: str) -> int | None:
+        """The first write that `unit` can't do in order, as memory is now; None where it can do them all."""
+        ...
+
+    def store(self, writes: Sequence[Write], data: Sequence[Bytes], events: Sequence[Event]) -> None:
+        """Do writes that aren't racing."""
         ...
 
     def fill(self, address: int, entries: int, prequantised: bool, issue: Issue, event: Event) -> Segment:
@@ -165,6 +203,14 @@ class Unit(ABC):
         event: what its completion will be known as; whatever it writes or changes is registered under it. None where it
         never completes: `waiting` then says what for. Raises `Trouble`.
         """
+
+    def execute_ahead(self) -> Ahead | None:
+        """Execute some of the first instructions in the queue as a whole, where that is the same as one by one.
+
+        None of them meets a trouble, waits, or signals anything but its completion. They stay in the queue: whoever
+        calls retires them. None where there are none, or where it is not worth while.
+        """
+        return None
 
     @abstractmethod
     def receive(self, burst: UnitData, event: Event) -> None:
