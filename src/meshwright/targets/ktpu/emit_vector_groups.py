@@ -18,7 +18,7 @@ from meshwright.targets.ktpu.emit_vector_across import AcrossRow
 from meshwright.targets.ktpu.emit_vector_code import Counter, Keeping, Operation, Place, Row, Value, without_the_unused
 from meshwright.targets.ktpu.emit_vector_layout import LANES, VECTOR, WORD, Placed, Region, View, runs
 from meshwright.targets.ktpu.emit_vector_registers import Assembly, OutOfRegistersError
-from meshwright.targets.ktpu.emit_vector_runs import Memory, Step, steps
+from meshwright.targets.ktpu.emit_vector_runs import Memory, Step, in_one_part, steps
 from meshwright.targets.ktpu.emit_vector_stages import Chain, Move, refusal
 
 VALUE_BYTES: Final = 2
@@ -91,7 +91,8 @@ class Groups:
         self._core = core
         self._where = where
         self._moves = (*chain.loads, *chain.stores)
-        self._steps: dict[_Shape, tuple[Step, ...]] = {}
+        self._single: dict[_Shape, tuple[Step, ...] | None] = {}
+        self._several: dict[_Shape, tuple[Step, ...]] = {}
         self._chosen: dict[_Shape, tuple[int, ...]] = {}
         self._shapes: dict[Region, _Shape] = {}
 
@@ -150,14 +151,14 @@ class Groups:
         """Of the groups that one run does, the one with the fewest payloads; the least group where none does."""
         most = math.prod(whole.outer)
         least = whole.of(_split(whole, 1))
-        runs_of_least = len(self._made(least))
-        if sum(step.works for step in self._made(least)) > 1:
+        alone = self._alone(least)
+        if alone is None:
             return least.rows
         low, high = 1, most
         while low < high:
             middle = min((low + high + 1) // 2, 2 * low)
-            made = self._made(whole.of(_split(whole, middle)))
-            if len(made) <= runs_of_least and sum(step.works for step in made) == 1:
+            made = self._alone(whole.of(_split(whole, middle)))
+            if made is not None and len(made) <= len(alone):
                 low = middle
             else:
                 high = middle - 1
@@ -182,32 +183,42 @@ class Groups:
     # The runs.
 
     def _made(self, shape: _Shape) -> tuple[Step, ...]:
-        if shape not in self._steps:
-            self._steps[shape] = self._assembled(shape)
-        return self._steps[shape]
+        alone = self._alone(shape)
+        if alone is not None:
+            return alone
+        if shape not in self._several:
+            self._several[shape] = self._in_several(shape)
+        return self._several[shape]
 
-    def _assembled(self, shape: _Shape) -> tuple[Step, ...]:
-        memory = Memory(self._core, len(self._chain.loads), lambda move, word: self._address(shape, move, word))
+    def _alone(self, shape: _Shape) -> tuple[Step, ...] | None:
+        """The runs of a group that one of them works on; None where it takes several."""
+        if shape not in self._single:
+            assembly, _ = self._assembled(shape)
+            self._single[shape] = in_one_part(assembly, self._memory(shape))
+        return self._single[shape]
+
+    def _memory(self, shape: _Shape) -> Memory:
+        return Memory(self._core, len(self._chain.loads), lambda move, word: self._address(shape, move, word))
+
+    def _assembled(self, shape: _Shape) -> tuple[Assembly, frozenset[int]]:
+        """The code of a group, and which of its operations are the first of a row."""
         reason: Exception | None = None
         for keeping in _KEEPINGS:
             try:
                 operations, starts = self._operations(shape, keeping)
-                assembly = Assembly(operations)
+                return Assembly(operations), starts
             except OutOfRegistersError as error:
                 reason = error
-                continue
-            made = steps(assembly, memory)
-            if sum(step.works for step in made) == 1:
-                return made
-            return self._in_several(assembly, memory, starts)
         stages = ", ".join(f"s{s}" for s in self._chain.stages)
         raise PlacementError(
             f"stages {stages} can't be emitted for a vector core: a row of {shape.length} elements: {reason}, and "
             "registers can't be saved to L1 exactly"
         )
 
-    def _in_several(self, assembly: Assembly, memory: Memory, starts: frozenset[int]) -> tuple[Step, ...]:
+    def _in_several(self, shape: _Shape) -> tuple[Step, ...]:
         """Cuts that leave alike parts need their code once: every row, and what follows a fold, may begin anew."""
+        assembly, starts = self._assembled(shape)
+        memory = self._memory(shape)
         folds = frozenset(at for at, coded in enumerate(assembly.coded) if coded.operation.op == "reduce")
         cuts = (frozenset[int](), starts, starts | folds)
         found = [steps(assembly, memory, fresh, room) for fresh in cuts for room in _rooms(self._core.l1_safe_words)]

@@ -6,7 +6,9 @@ part loads and drains what it stores. Fills and drains that take more descriptor
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -18,7 +20,6 @@ from meshwright.targets.ktpu.emit_vector_layout import LANES, VECTOR
 from meshwright.targets.ktpu.emit_vector_registers import Assembly, Coded
 from meshwright.targets.ktpu.emit_vector_walks import Walk, walks_over
 from meshwright.targets.ktpu.isa import vector as isa
-from meshwright.targets.ktpu.isa.vector import encode_code
 
 SCRATCH_WORDS: Final = VECTOR // LANES
 """L1 words through which a vector is rounded to f16: the last of those that are safe."""
@@ -56,7 +57,7 @@ class _Part:
 
     def __init__(self, preamble: Sequence[isa.VectorInstruction]) -> None:
         self.preamble = list(preamble)
-        self.size = len(encode_code(self.preamble))
+        self.size = _size(self.preamble)
         self.coded: list[Coded] = []
         self.used: dict[int, set[int]] = {}
 
@@ -74,6 +75,16 @@ class _Part:
         self.size += size
         if words is not None:
             self.used.setdefault(words[0], set()).update(words[1])
+
+
+def _size(code: Sequence[isa.VectorInstruction]) -> int:
+    """Words of instruction memory."""
+    return sum(2 if isinstance(instruction, isa.SetImmediate) else 1 for instruction in code)
+
+
+@lru_cache(maxsize=1 << 14)
+def _encoded(instruction: isa.VectorInstruction) -> tuple[int, ...]:
+    return instruction.words()
 
 
 def _words_of(operation: Operation) -> tuple[int, range] | None:
@@ -95,6 +106,13 @@ def steps(
     return tuple(step for part in _parts(assembly, memory, fresh, most) for step in _steps(part, memory))
 
 
+def in_one_part(assembly: Assembly, memory: Memory) -> tuple[Step, ...] | None:
+    """The runs where a single one works on rows; None where it takes several."""
+    parts = _parts(assembly, memory, frozenset(), memory.core.l1_safe_words)
+    first = next(parts)
+    return None if next(parts, None) is not None else tuple(_steps(first, memory))
+
+
 def _parts(assembly: Assembly, memory: Memory, fresh: frozenset[int], room: int) -> Iterator[_Part]:
     if any(c.operation.op == "load" and c.operation.move == SCRATCH for c in assembly.coded):
         room = min(room, memory.core.l1_safe_words - SCRATCH_WORDS)
@@ -103,7 +121,7 @@ def _parts(assembly: Assembly, memory: Memory, fresh: frozenset[int], room: int)
     part = _Part(assembly.preamble)
     for at, coded in enumerate(assembly.coded):
         words = _words_of(coded.operation)
-        size = len(encode_code(coded.code))
+        size = _size(coded.code)
         full = part.size + size > most or (words is not None and part.words() + part.adds(words) > room)
         if part.coded and (full or at in fresh):
             yield part
@@ -136,7 +154,8 @@ def _steps(part: _Part, memory: Memory) -> Iterator[Step]:
 def _step(code: Sequence[isa.VectorInstruction], fills: Sequence[Walk], drains: Sequence[Walk]) -> Step:
     filled = [isa.VectorFill(ad=number, l1off=walk.l1) for number, walk in enumerate(fills, 1)]
     drained = [isa.VectorDrain(ad=number, l1off=walk.l1) for number, walk in enumerate(drains, 1 + len(fills))]
-    return Step(encode_code([*filled, *code, *drained, isa.Halt()]), (*fills, *drains), bool(code))
+    words = itertools.chain.from_iterable(map(_encoded, (*filled, *code, *drained, isa.Halt())))
+    return Step(tuple(words), (*fills, *drains), bool(code))
 
 
 def _placed(part: _Part, places: dict[tuple[int, int], int], memory: Memory) -> list[isa.VectorInstruction]:
