@@ -287,7 +287,7 @@ def refusal(connection):
 def test_the_server_refuses_a_frame_that_is_too_large(server):
     connection = greeted(server)
     connection.sendall(struct.pack(">II", wire.MOST_BODY + 1, 0))
-    assert refusal(connection) == "a frame of 67,108,865 bytes was announced; the most is 67,108,864"
+    assert refusal(connection) == "a frame of 8,388,609 bytes was announced; the most is 8,388,608"
     goes_on(server)
 
 
@@ -383,7 +383,7 @@ def test_a_defect_where_the_card_is_ends_neither_side(server, plain, monkeypatch
     [
         (
             struct.pack(">II", wire.MOST_BODY + 1, 0),
-            "a frame of 67,108,865 bytes was announced; the most is 67,108,864",
+            "a frame of 8,388,609 bytes was announced; the most is 8,388,608",
         ),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a frame of 1,213,486,160 bytes was announced"),
         (frame(wire.Done(1)), "is none of this protocol"),

@@ -80,7 +80,7 @@ def test_a_turned_bit_anywhere_in_a_frame_is_an_error(decoder, message):
     ],
 )
 def test_no_batch_of_more_than_a_message_may_carry_is_made(message):
-    with pytest.raises(ValueError, match=r"a batch of 33,554,440 bytes; the most is 33,554,432"):
+    with pytest.raises(ValueError, match=r"a batch of 2,097,160 bytes; the most is 2,097,152"):
         message()
 
 
@@ -149,7 +149,7 @@ def test_nothing_of_a_host_that_gave_up_happens_later(address, tmp_path):
 
 def test_a_host_that_does_not_take_its_answer_holds_up_nobody(tmp_path):
     with serving(Plain(), f"unix:{tmp_path}/card") as server, greeted(server) as connection:
-        connection.sendall(frame(wire.Collect(1, ((0, 8 << 20),))))
+        connection.sendall(frame(wire.Collect(1, ((0, wire.MOST_BLOCK),))))
         # Into its answer, of which the system takes only a beginning.
         assert connection.recv(1)
         remote = Remote(str(server.address), timeout=MOST)

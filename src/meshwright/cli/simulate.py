@@ -29,6 +29,9 @@ def simulate(
 
     Prints the address that it listens at. Hosts share the one card;
     what it raises on a fault, the host that asked gets.
+    A host in Python is Remote(ADDRESS), of
+    meshwright.runtime.transport_socket: it is told the machine
+    and where the registers of the agents are.
 
     [bold]Examples[/bold]
 

@@ -115,7 +115,7 @@ class Remote:
             self._exchange(wire.WriteWord(id, address, value), wire.Done)
 
     def read_block(self, address: int, count: int) -> bytes:
-        """`count` bytes from an address on; more than 32 MiB are fetched in pieces."""
+        """`count` bytes from an address on; more than 2 MiB are fetched in pieces."""
         check_block("read", address, count)
         return b"".join(
             self._read(address + start, min(wire.MOST_BLOCK, count - start))
@@ -130,7 +130,7 @@ class Remote:
             return data
 
     def write_block(self, address: int, data: Bytes) -> None:
-        """Writes consecutive bytes from an address on; more than 32 MiB are sent in pieces."""
+        """Writes consecutive bytes from an address on; more than 2 MiB are sent in pieces."""
         content = view(address, data)
         for start in range(0, len(content), wire.MOST_BLOCK):
             piece = bytes(content[start : start + wire.MOST_BLOCK])
@@ -153,7 +153,7 @@ class Remote:
         return tuple(values)
 
     def submit(self, writes: Sequence[tuple[int, Bytes]]) -> None:
-        """Writes many blocks in order, in one message for each 32 MiB or 65536 blocks of them."""
+        """Writes many blocks in order, in one message for each 2 MiB or 65536 blocks of them."""
         contents = views(writes)
         for batch in wire.batches([len(content) for _, content in contents]):
             pieces = tuple(
@@ -172,7 +172,7 @@ class Remote:
                     raise
 
     def collect(self, spans: Sequence[tuple[int, int]]) -> tuple[bytes, ...]:
-        """The bytes of many blocks, in one message for each 32 MiB or 65536 blocks of them."""
+        """The bytes of many blocks, in one message for each 2 MiB or 65536 blocks of them."""
         check_spans(spans)
         found: list[list[bytes]] = [[] for _ in spans]
         for batch in wire.batches([count for _, count in spans]):
