@@ -251,6 +251,24 @@ class MachineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             links=tuple(link for link in self.links if mesh not in link.between),
         )
 
+    def without_unit(self, mesh: int, at: Coord) -> "MachineSpec":
+        """This machine with the unit at `at` of a mesh taken away; `MachineError` where no unit stands there."""
+        spec = self.mesh(mesh)
+        kept = tuple(
+            msgspec.structs.replace(unit, at=places)
+            for unit in spec.units
+            if (places := tuple(place for place in unit.at if place != at))
+        )
+        if kept == spec.units:
+            raise MachineError(f"mesh {mesh} of {self.name} has no unit at {at}; it has {listed(spec.occupants())}")
+        changed = msgspec.structs.replace(spec, units=kept)
+        return msgspec.structs.replace(
+            self,
+            name=f"{self.name} without ({at[0]}, {at[1]}) of mesh {mesh}",
+            summary=f"{self.summary}; the unit at ({at[0]}, {at[1]}) of mesh {mesh} taken out",
+            meshes=tuple(changed if one is spec else one for one in self.meshes),
+        )
+
     # Addresses.
 
     def global_addr(self, mesh: int, local: int, *, special: bool = False) -> int:

@@ -21,6 +21,7 @@ from meshwright.ir.formats import ElementType
 from meshwright.ir.graph import Graph
 from meshwright.machine import MachineSpec
 from meshwright.runtime.arena import Arena, Span
+from meshwright.runtime.dispatch_failures import Wedged
 
 
 class Tensor(Struct, frozen=True, eq=False):
@@ -87,6 +88,11 @@ class Memory(Protocol):
 
 class Backend(Protocol):
     """What runs graphs on the meshes of a card, where they are not evaluated."""
+
+    @property
+    def wedged(self) -> tuple[Wedged, ...]:
+        """Units that stopped answering, and are used no more."""
+        ...
 
     def arithmetic(self) -> Arithmetic:
         """What its results are in."""
@@ -177,6 +183,20 @@ class Card:
         if window not in self._claims.get(mesh, ()):
             raise DeviceError(f"mesh {mesh}: no device has the bytes {window[0]:#x} to {window[1]:#x} to give back")
         self._claims[mesh].remove(window)
+
+    @property
+    def wedged(self) -> tuple[Wedged, ...]:
+        """Units that stopped answering; none where graphs are evaluated."""
+        return () if self.backend is None else self.backend.wedged
+
+    @property
+    def working(self) -> MachineSpec:
+        """The machine without the units that stopped answering: what is planned on it goes to the others."""
+        machine = self.machine
+        for one in self.wedged:
+            if one.at is not None and one.at in machine.coords(one.mesh, one.kind):
+                machine = machine.without_unit(one.mesh, one.at)
+        return machine
 
     def close(self) -> None:
         """Gives up what runs programs; devices that are open can't run any more."""

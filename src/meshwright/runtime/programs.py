@@ -12,6 +12,7 @@ from meshwright.ir.graph import Graph
 from meshwright.machine import MachineSpec
 from meshwright.runtime.device import Device, Tensor
 from meshwright.runtime.dispatch import Dispatcher
+from meshwright.runtime.dispatch_failures import Wedged
 from meshwright.runtime.held import CardMemory
 from meshwright.runtime.programs_run import ProgramsRun
 from meshwright.runtime.transport import Transport
@@ -38,6 +39,11 @@ class Programs:
         self.transport = transport
         self.dispatcher = dispatcher
         self._arithmetic = targets.arithmetic(machine)
+
+    @property
+    def wedged(self) -> tuple[Wedged, ...]:
+        """Units that stopped answering, and are used no more."""
+        return self.dispatcher.wedged
 
     def arithmetic(self) -> Arithmetic:
         """The silicon's."""
@@ -77,7 +83,7 @@ class Programs:
             self.dispatcher.run(run.jobs(), progress)
             made = run.results(tuple(wanted))
         except BaseException:
-            run.give_back(failed=True)
+            run.fail([(one.mesh, one.at) for one in self.dispatcher.wedged])
             raise
-        run.give_back(failed=False)
+        run.finish()
         return made

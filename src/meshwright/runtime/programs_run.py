@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
 from meshwright.evaluate.arithmetic import Arithmetic, Array
 from meshwright.evaluate.walk import evaluate
 from meshwright.ir.ids import TensorId
+from meshwright.machine import Coord
 from meshwright.runtime.arena import Span
 from meshwright.runtime.device import Device, Tensor
 from meshwright.runtime.held import CardMemory, Held, memory_of, unpacked
@@ -27,7 +28,7 @@ class _Spanned(Struct, frozen=True):
 
 
 class ProgramsRun:
-    """A compiled graph on values that devices hold, once: `place`, then `jobs`, then `results`, then `give_back`."""
+    """A compiled graph on values that devices hold, once: `place`, `jobs`, `results`, `finish`; or `fail`."""
 
     def __init__(
         self,
@@ -173,15 +174,42 @@ class ProgramsRun:
         self._adopted.append((value, held))
         return value
 
-    def give_back(self, failed: bool) -> None:
-        """Frees the images that nobody has a handle to; `failed`: and those that may not hold what they should."""
-        for value, _ in self._adopted if failed else ():
-            value.device.free(value)
+    def finish(self) -> None:
+        """Frees the images that nobody has a handle to."""
         for number, spanned in self._spans.items():
+            piece = self._compiled.images[number].piece
+            if spanned.fresh and piece not in self._kept and self._input(piece) is None:
+                self._device(piece).arena.release(spanned.span)
+
+    def fail(self, wedged: Sequence[tuple[int, Coord | None]]) -> None:
+        """Frees what this run has taken; images may not hold what they should.
+
+        wedged: (mesh, coordinate) of units that hang. What their programs refer to stays taken until the device is
+        reset: a unit that wakes up would write over whatever is put there.
+        """
+        for value, _ in self._adopted:
+            value.device.free(value)
+        done = {number for _, held in self._adopted for number in self._numbers(held)}
+        reached = self._reached(wedged)
+        for number, spanned in self._spans.items():
+            if not spanned.fresh or number in done:
+                continue
             image = self._compiled.images[number]
             tensor = self._input(image.piece)
-            if not spanned.fresh or (not failed and (image.piece in self._kept or tensor is not None)):
-                continue
             self._held(image.piece).images.pop(image.order, None)
-            if tensor is None or spanned.span != tensor.span:
+            if number not in reached and (tensor is None or spanned.span != tensor.span):
                 self._device(image.piece).arena.release(spanned.span)
+
+    def _numbers(self, held: Held) -> Iterator[int]:
+        for number, image in enumerate(self._compiled.images):
+            if self._made.get(image.piece) is held:
+                yield number
+
+    def _reached(self, wedged: Sequence[tuple[int, Coord | None]]) -> set[int]:
+        units = {(mesh, at) for mesh, at in wedged}
+        return {
+            reference.image
+            for work in self._compiled.programs
+            for reference in work.code.references
+            if not units.isdisjoint({(work.site.chip, (work.site.x, work.site.y)), (work.site.chip, None)})
+        }

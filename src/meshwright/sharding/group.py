@@ -21,6 +21,7 @@ from meshwright.kernels.matmul import MatrixProduct
 from meshwright.machine import MachineSpec
 from meshwright.runtime.cards import BackendName, opened
 from meshwright.runtime.device import Card, Device, Stats, Tensor
+from meshwright.runtime.dispatch_failures import Wedged
 from meshwright.runtime.run import run_graph
 from meshwright.runtime.traffic import LinkBytes, link_bytes
 from meshwright.sharding.certified import require_certified
@@ -65,7 +66,7 @@ class MeshGroup(Collectives):
                 f"a group of meshes {tuple(meshes)} names mesh {twice[0]} twice; a mesh is one rank. Name each once: "
                 f"meshes={once}"
             )
-        self._machine = card.machine
+        self._card = card
         self._ranks = Ranks(card.machine.name, tuple(meshes), grid or (len(meshes),), object())
         self.devices = {mesh: Device(card, mesh, arithmetic) for mesh in meshes}
         self.arithmetic = self.devices[meshes[0]].arithmetic
@@ -111,8 +112,13 @@ class MeshGroup(Collectives):
 
     @property
     def machine(self) -> MachineSpec:
-        """The machine that the group is on."""
-        return self._machine
+        """The machine that the group is on, without units that stopped answering: plans go to the others."""
+        return self._card.working
+
+    @property
+    def wedged(self) -> tuple[Wedged, ...]:
+        """Units that stopped answering and are used no more; always none where graphs are evaluated."""
+        return self._card.wedged
 
     @property
     def ranks(self) -> Ranks:
@@ -126,6 +132,11 @@ class MeshGroup(Collectives):
 
     def __len__(self) -> int:
         return len(self.meshes)
+
+    def __str__(self) -> str:
+        how = "evaluated" if self._card.backend is None else "run as programs"
+        out = "; ".join(f"out of use: {one.label}, {one.why}" for one in self.wedged)
+        return f"group on {self.ranks}, graphs {how}" + (f"; {out}" if out else "")
 
     # Values in
 
