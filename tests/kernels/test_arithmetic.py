@@ -57,7 +57,8 @@ def test_convolution_lays_rows_along_whichever_axis_is_long(shape):
         within=0.12,
     )
     blocks = {b.block for b in graph_of(kernels.convolution(padding=(0, 1)), f16(*shape), f16(*w.shape)).buffers}
-    assert max(rows for rows, _ in blocks) == 64
+    # 64, or even parts where units would be idle otherwise; along another axis there would be 3 at most.
+    assert max(rows for rows, _ in blocks) in (36, 64)
 
 
 def exact_convolution(x, w, stride, padding, dilation):

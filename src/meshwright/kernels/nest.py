@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -29,17 +31,15 @@ class Nest(Struct, frozen=True):
         return cls(tuple(shape), tuple(box), (0,) * len(count), count)
 
     def dealt(self, hands: int) -> Iterator[Nest]:
-        """The nest cut into at most `hands` consecutive parts along the axis that deals most evenly."""
-        if not self.count:
-            yield self
-            return
-        # The largest share decides when all are done; the outermost axis wins a tie, to keep shares contiguous.
-        axis = min(range(len(self.count)), key=lambda a: (math.ceil(self.count[a] / hands) / self.count[a], a))
-        share = math.ceil(self.count[axis] / hands)
-        for start in range(0, self.count[axis], share):
-            size = min(share, self.count[axis] - start)
-            first = tuple(f + start if a == axis else f for a, f in enumerate(self.first))
-            count = tuple(size if a == axis else c for a, c in enumerate(self.count))
+        """The nest cut into at most `hands` boxes of blocks, along one axis or two: see `cuts`.
+
+        Parts come in row-major order. The first is as large as any.
+        """
+        shares = cuts(self.count, hands)
+        starts = itertools.product(*(range(0, size, share) for size, share in zip(self.count, shares, strict=True)))
+        for start in starts:
+            first = tuple(f + s for f, s in zip(self.first, start, strict=True))
+            count = tuple(min(p, c - s) for p, c, s in zip(shares, self.count, start, strict=True))
             yield Nest(self.shape, self.box, first, count)
 
     def pattern(
@@ -87,3 +87,29 @@ class Nest(Struct, frozen=True):
             if ragged:
                 return True
         return False
+
+
+def cuts(count: Sequence[int], hands: int) -> tuple[int, ...]:
+    """How many of `count` blocks along each axis go to one of at most `hands` parts, so that the largest is smallest.
+
+    The largest part decides when all are done. Cuts are along one axis, the outermost of those that deal equally well,
+    which keeps parts contiguous in memory; along two only where that makes the largest part smaller.
+    """
+    return _cuts(tuple(count), hands) if count else ()
+
+
+@lru_cache(maxsize=4096)
+def _cuts(count: tuple[int, ...], hands: int) -> tuple[int, ...]:
+    axes = range(len(count))
+    one = min(axes, key=lambda axis: (math.ceil(count[axis] / hands) / count[axis], axis))
+    best = _cut(count, {one: hands})
+    for outer, inner in itertools.combinations(axes, 2):
+        for along in range(2, min(hands // 2, count[outer]) + 1):
+            tried = _cut(count, {outer: along, inner: hands // along})
+            if math.prod(tried) < math.prod(best):
+                best = tried
+    return best
+
+
+def _cut(count: Sequence[int], parts: Mapping[int, int]) -> tuple[int, ...]:
+    return tuple(math.ceil(size / parts.get(axis, 1)) for axis, size in enumerate(count))

@@ -117,7 +117,7 @@ def test_two_products_on_the_same_clusters_one_after_the_other():
 
 def test_a_host_sends_windows_of_staging_memory():
     """More words than staging memory has, cut anywhere, through the agent and its credits."""
-    graph, inputs = product_of(halves(64, 160), halves(96, 160, seed=1), (8, 12, 32))
+    graph, inputs = product_of(halves(64, 256), halves(96, 256, seed=1), (8, 12, 32))
     clusters = Clusters(graph, inputs)
     for site, tasks in clusters.tasks.items():
         for task in tasks:

@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from meshwright.ir.graph import Graph
 from meshwright.ir.ids import StageId
 from meshwright.ir.records import Site
 from meshwright.machine import MachineSpec
-from meshwright.targets.ktpu.emit_matrix_fills import Side
+from meshwright.targets.ktpu.emit_matrix_fills import Side, usable_entries
 from meshwright.targets.ktpu.emit_matrix_image import BURST_BYTES, MatrixImage, OperandImage, ResultImage
 from meshwright.targets.ktpu.emit_matrix_stages import (
     Loaded,
@@ -31,6 +32,7 @@ from meshwright.targets.ktpu.emit_matrix_stages import (
 )
 from meshwright.targets.ktpu.isa.cluster import ClusterInstruction, Drain, Gemm
 from meshwright.targets.ktpu.isa.program import Program
+from meshwright.targets.ktpu.isa.span import OFFSET_BITS
 from meshwright.targets.ktpu.layout import K_BLOCK
 
 __all__ = ["Arrival", "Firing", "MatrixImage", "MatrixTask", "OperandImage", "ResultImage", "emit_matrix", "images_at"]
@@ -74,7 +76,7 @@ class MatrixTask(Struct, frozen=True):
 def images_at(graph: Graph, site: Site, machine: MachineSpec) -> tuple[MatrixImage, ...]:
     """What the cluster at `site` reads and writes, each image once; raises what `emit_matrix` does for stages."""
     found: dict[MatrixImage, None] = {}
-    for work in works_at(graph, site, machine):
+    for work in works_at(graph, site, _addressed(machine)):
         found[work.product.a.image] = None
         found[work.product.b.image] = None
         found.update((step.image, None) for step in work.steps if isinstance(step, Result))
@@ -92,8 +94,18 @@ def emit_matrix(
     Raises `PlacementError`, with the stage and the reason, for what a cluster can't do, and for images that are
     nowhere or where the cluster can't reach them.
     """
+    machine = _addressed(machine)
     emission = _Emission(graph, site, machine, where)
     return tuple(itertools.chain.from_iterable(map(emission.tasks, works_at(graph, site, machine))))
+
+
+def _addressed(machine: MachineSpec) -> MachineSpec:
+    """The machine with banks as long as offsets reach."""
+    cluster = machine.cluster
+    entries = usable_entries(cluster.l1_entries)
+    if entries == cluster.l1_entries:
+        return machine
+    return msgspec.structs.replace(machine, maybe_cluster=msgspec.structs.replace(cluster, l1_entries=entries))
 
 
 class _Draft:
@@ -163,6 +175,12 @@ class _Emission:
         if isinstance(step, Result):
             base = self._address((step.stages[-1], step.image))
             return [Drain(addr=base + step.image.run(step.pattern.corner(block)), n=count)]
+        if _GRANULES * count > 1 << OFFSET_BITS:
+            raise refusal(
+                step.stage,
+                f"{count} sub-tiles are {_GRANULES * count} granules; bursts name theirs in {OFFSET_BITS} bits, which "
+                "wrap",
+            )
         return [self._sent(step.target, count)]
 
     def _sent(self, target: Site, count: int) -> Drain:

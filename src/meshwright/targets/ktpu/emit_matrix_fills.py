@@ -15,7 +15,14 @@ from meshwright.targets.ktpu.isa.cluster import Fill
 LONGEST_FILL: Final = 255
 """Entries; 256 wraps to 0 and the unit waits forever. Source: the card's specification."""
 ENTRY_BYTES: Final = 256
-_BANKS: Final = 2
+BANKS: Final = 2
+ADDRESSED: Final = 256
+"""Entries of a bank: `eoff`, `aoff` and `boff` have 8 bits. Source: the card's specification."""
+
+
+def usable_entries(entries: int) -> int:
+    """Of a bank of `entries`, those that instructions can name; an address past them wraps silently."""
+    return min(entries, ADDRESSED)
 
 
 class Slot(Struct, frozen=True):
@@ -37,7 +44,7 @@ class Side:
     def __init__(self, sel: int, size: int, entries: int, order: Sequence[int]) -> None:
         self._sel = sel
         self._size = size
-        self._slots = [Slot(bank, at * size) for at in range(entries // size) for bank in range(_BANKS)]
+        self._slots = [Slot(bank, at * size) for at in range(entries // size) for bank in range(BANKS)]
         self._held: dict[Slot, int] = {}
         self._uses: defaultdict[int, list[int]] = defaultdict(list)
         for at, address in enumerate(order):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
@@ -12,10 +13,15 @@ from meshwright.ir.formats import ElementType
 from meshwright.ir.ids import ChipId
 from meshwright.ir.records import Site
 from meshwright.machine import MachineSpec
+from meshwright.targets.ktpu.emit_matrix_fills import usable_entries
+from meshwright.targets.ktpu.tiling import FIELD, Setting, Tiling, candidates_in, ranked
 
-_FIELD: Final = 255
-"""gm, gn and nk are fields of 8 bits, and wrap silently past them."""
 _ROWS, _COLUMNS = 64, 128
+_WORTH: Final = 0.8
+"""Estimates are up to a seventh off what programs take on a clock (docs/ktpu/tiling.md), each its own way: a difference
+that may be of two estimates' making is no reason for another tile."""
+_SMALL: Final = 10_000
+"""Cycles: a tenth of a millisecond at 100 MHz, less than what a host takes to see that a program is complete."""
 
 
 class KtpuPlacement(Struct, frozen=True):
@@ -65,15 +71,26 @@ class KtpuPlacement(Struct, frozen=True):
             raise PlacementError(str(error)) from None
 
     def matmul_tile(self, m: int, n: int, k: int) -> tuple[int, int, int]:
-        """Up to 64 x 128 outputs, narrower where every cluster then has a share; K in even parts that a bank holds."""
+        """The plain tile, or the best of those that leave no more clusters idle where that is worth a change.
+
+        Plain: up to 64 x 128 outputs, narrower where every cluster then has a share; K in even parts that a bank holds.
+        Never more than 64 rows: the matrices of leading axes come as one tall one, and no block spans two of them.
+        """
+        setting = Setting.of(self.machine, self.machine.count("MG", self.chip))
+        return _default_tile(m, n, k, setting, self._plain_tile(m, n, k))
+
+    def _plain_tile(self, m: int, n: int, k: int) -> tuple[int, int, int]:
         rows, columns, _ = self._nearest_tile(min(m, _ROWS), min(n, _COLUMNS), 32)
         clusters = self.machine.count("MG", self.chip)
         while columns > LEAST_COLUMNS and math.ceil(m / rows) * math.ceil(n / columns) < clusters:
             columns = max(LEAST_COLUMNS, _up(columns // 2, 4))
-        entries = self.machine.cluster.l1_entries
-        most = min(max(1, entries * 4 // max(rows, columns)), _FIELD)
+        most = min(max(1, self._entries * 4 // max(rows, columns)), FIELD)
         blocks = max(1, math.ceil(k / 32))
         return rows, columns, 32 * math.ceil(blocks / math.ceil(blocks / most))
+
+    @property
+    def _entries(self) -> int:
+        return usable_entries(self.machine.cluster.l1_entries)
 
     def check_tile(self, tile: tuple[int, int, int]) -> None:
         """Against L1, the accumulator, the sub-tile and block sizes, and the instruction's fields."""
@@ -99,19 +116,24 @@ class KtpuPlacement(Struct, frozen=True):
                     f"{asked}: its {side} block takes {entries} L1 entries, and a bank holds {cluster.l1_entries}; "
                     f"{instead} fits"
                 )
-        if max(m // 4, n // 4, k // 32) > _FIELD:
+            if entries > self._entries:
+                raise PlacementError(
+                    f"{asked}: its {side} block takes {entries} L1 entries, and 8-bit fields address "
+                    f"{self._entries} of a bank; {instead} fits"
+                )
+        if max(m // 4, n // 4, k // 32) > FIELD:
             raise PlacementError(
-                f"{asked}: sub-tiles and K blocks along an axis are 8-bit fields, {_FIELD} at most, and wrap past it; "
+                f"{asked}: sub-tiles and K blocks along an axis are 8-bit fields, {FIELD} at most, and wrap past it; "
                 f"{instead} fits"
             )
 
     def _nearest_tile(self, m: int, n: int, k: int) -> tuple[int, int, int]:
         """A legal tile that keeps as much of m as is possible, then of n, then of k."""
         cluster = self.machine.cluster
-        side = 4 * min(_FIELD, cluster.l1_entries, cluster.accumulator_tiles)
+        side = 4 * min(FIELD, self._entries, cluster.accumulator_tiles)
         rows = min(_up(max(m, 1), 4), side)
         columns = min(_up(max(n, 1), 4), side, cluster.accumulator_tiles // (rows // 4) * 4)
-        blocks = min(math.ceil(max(k, 1) / 32), _FIELD, cluster.l1_entries // (max(rows, columns) // 4))
+        blocks = min(math.ceil(max(k, 1) / 32), FIELD, self._entries // (max(rows, columns) // 4))
         return rows, columns, 32 * blocks
 
     def vector_elements(self, blocks: int) -> int:
@@ -123,6 +145,18 @@ class KtpuPlacement(Struct, frozen=True):
 
 LEAST_COLUMNS: Final = 16
 LANES_A_WORD: Final = 16
+
+
+@lru_cache(maxsize=4096)
+def _default_tile(m: int, n: int, k: int, setting: Setting, plain: tuple[int, int, int]) -> tuple[int, int, int]:
+    known = Tiling(m, n, k, plain[0] // 4, plain[1] // 4, plain[2] // 32, setting)
+    cycles = known.cycles
+    if cycles is None or cycles < _SMALL:
+        return plain
+    narrowest = min(LEAST_COLUMNS, plain[1])
+    allowed = (t for t in candidates_in(m, n, k, setting) if t.tile[0] <= _ROWS and t.tile[1] >= narrowest)
+    best = next(iter(ranked(t for t in allowed if t.at_work >= known.at_work)), known)
+    return best.tile if best.cycles is not None and best.cycles < _WORTH * cycles else plain
 
 
 def _up(value: int, multiple: int) -> int:
