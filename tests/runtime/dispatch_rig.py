@@ -8,9 +8,11 @@ from meshwright.ir.records import Site
 from meshwright.numerics import product
 from meshwright.runtime.jobs import HostJob, UnitJob
 from meshwright.simulator import registers as reg
+from meshwright.simulator.unit import Completion, Unit, UnitData
 from meshwright.targets.ktpu.emit_matrix import Arrival
-from meshwright.targets.ktpu.isa import Desc, Drain, Gemm, Program, Run, load_code
+from meshwright.targets.ktpu.isa import Desc, Drain, Program, Run, decode_cluster, load_code
 from meshwright.targets.ktpu.isa import vector as isa
+from meshwright.targets.ktpu.isa.disassembler import line_of
 
 MESHES = CARD.mesh_ids
 
@@ -59,11 +61,6 @@ class Sums:
     def right(self, card):
         found = self.product.result(card, *self.shape)
         return np.array_equal(found, product.matmul_fp16(self.a, self.b).view(np.uint16))
-
-
-def opened(where):
-    """A cluster's resident tiles, made 0: it has the fills of a product before."""
-    return Gemm(gm=2, gn=2, nk=1)
 
 
 def sent(source, target, sub_tiles=4, offset=0):
@@ -173,3 +170,73 @@ class Clock:
 
     def sleep(self, seconds):
         self.now += seconds
+
+
+# Units that do next to nothing
+
+
+class Quick(Unit):
+    """A cluster that completes every word at once; a DRAIN to a unit sends bursts of nothing, and is acknowledged.
+
+    hang: which of its words never completes, counted from 0.
+    """
+
+    kind, type_code, buffers, acknowledges_rejected = "MG", 0x4D47, 3, True
+    hang = None
+
+    def execute(self, queued, event):
+        if self.hang is not None and self.retired == self.hang:
+            self.waiting = "nothing"
+            return None
+        word = decode_cluster(queued.word)
+        if isinstance(word, Drain) and word.dnode:
+            self.send(word, queued.issue)
+        return Completion()
+
+    def send(self, word, issue):
+        far = word.dfin != 0
+        granules = 2 * word.n
+        for start in range(0, granules, 8):
+            self.setting.wires.send(
+                UnitData(
+                    source=(self.setting.mesh, self.setting.at),
+                    mesh=word.dmesh if far else self.setting.mesh,
+                    dst=(word.dfin & 15, word.dfin >> 4) if far else (word.dst_x, word.dst_y),
+                    port=(word.dst_x, word.dst_y) if far else None,
+                    data=np.zeros((min(8, granules - start), 32), np.uint8),
+                    issue=issue,
+                    buffer=2,
+                    signal=True,
+                    ack=(word.dack_x, word.dack_y),
+                )
+            )
+
+    def receive(self, burst, event):
+        pass
+
+    def shown(self, word):
+        return line_of(decode_cluster(word))
+
+
+class QuickCore(Quick):
+    """A vector core that completes every payload at once."""
+
+    kind, type_code, buffers = "VC", 0x5643, 2
+
+    def execute(self, queued, event):
+        return Completion()
+
+    def shown(self, word):
+        return hex(word)
+
+
+def hanging(kind, mesh, at, word):
+    """A factory of quick units of a type, of which one hangs at a word."""
+
+    def make(setting):
+        unit = kind(setting)
+        if (setting.mesh, setting.at) == (mesh, at):
+            unit.hang = word
+        return unit
+
+    return make

@@ -124,7 +124,7 @@ def test_staged_flits():
     flits = [Flit.from_staged(slot.tolist()) for slot in slots]
     program = words(*one.product.program())
     final = len(program) - 1
-    assert flits == [Flit(type=5, payload=word, last=int(at == final)) for at, word in enumerate(program)]
+    assert flits == [Flit(type=5, payload=word, txn=1, last=int(at == final)) for at, word in enumerate(program)]
 
 
 def test_a_long_program_goes_in_windows_and_keeps_nobody_waiting():

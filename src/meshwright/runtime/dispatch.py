@@ -50,7 +50,16 @@ class Dispatcher:
             raise DispatchError(f"a timeout of {timeout:g} s gives no unit a chance: give a positive one")
         depths = {Site(ChipId(unit.mesh), *unit.at): unit.inst_depth for unit in units}
         self._means = Means(
-            transport, machine, timeout, clock, sleep, depths, {}, one_after_another=one_after_another, verify=verify
+            transport,
+            machine,
+            timeout,
+            clock,
+            sleep,
+            depths,
+            {},
+            {},
+            one_after_another=one_after_another,
+            verify=verify,
         )
         self.wedged: tuple[Wedged, ...] = ()
         self._left: dict[Site, int | None] = {}

@@ -19,6 +19,8 @@ from meshwright.targets.ktpu.isa.flit import Flit, FlitType
 from meshwright.targets.ktpu.isa.payload import Run
 
 WORD_BYTES: Final = 32
+TRANSACTIONS: Final = 256
+"""Numbers that a flit can have, so that the answer to one kick is told from that to another."""
 _BURST: Final = 8
 """Granules that a DRAIN to a unit sends at a time; each burst is acknowledged. Source: the card's specification."""
 _ACCUMULATOR: Final = 2
@@ -28,18 +30,16 @@ _MOST_SIGNALS: Final = 1 << 15
 """Signals that may be awaited at one unit: counts are modulo 2^16, and half of that tells ahead from behind."""
 
 
-def _header(last: bool) -> bytes:
-    bits = Flit(type=FlitType.CU_INST, last=int(last)).encode() >> 8 * WORD_BYTES
+def _header(txn: int, last: bool) -> bytes:
+    bits = Flit(type=FlitType.CU_INST, txn=txn, last=int(last)).encode() >> 8 * WORD_BYTES
     return bits.to_bytes(8, "little")
 
 
-_HEADERS: Final = (_header(last=False), _header(last=True))
-
-
-def staged(words: Sequence[int]) -> bytes:
+def staged(words: Sequence[int], txn: int) -> bytes:
     """The staging slots of one kick: five 64-bit words for each instruction word, `last` set on the final one."""
-    final = len(words) - 1
-    return b"".join(word.to_bytes(WORD_BYTES, "little") + _HEADERS[at == final] for at, word in enumerate(words))
+    header, final = _header(txn, last=False), len(words) - 1
+    slots = [word.to_bytes(WORD_BYTES, "little") + header for word in words[:final]]
+    return b"".join((*slots, words[final].to_bytes(WORD_BYTES, "little"), _header(txn, last=True)))
 
 
 class Caused(Struct, frozen=True):

@@ -57,6 +57,7 @@ class Node:
         self.arrivals = 0
         self.flights: list[Flight] = []
         self.since = 0.0
+        self._batch: int | None = None
 
     @property
     def label(self) -> str:
@@ -73,6 +74,10 @@ class Node:
         """What the mirror's count is when all that is expected has come."""
         return (self.base + self.expected) % COUNT
 
+    def kicked(self, txn: int) -> None:
+        """Words are sent to it, the last of which is to be answered with this number."""
+        self._batch = txn
+
     def expect(self, signals: int, now: float, flight: Flight, *, arrivals: bool = False) -> None:
         """So many more signals are to come, because of a piece that was kicked."""
         self.expected += signals
@@ -84,7 +89,7 @@ class Node:
         """A word out of the mirror; whether something was counted that hadn't been.
 
         Raises `UnitFault` where the last signal is a fault, and `DispatchError` for a count that is past what is
-        expected, and a word that no mirror holds.
+        expected, an answer to another kick, and a word that no mirror holds.
         """
         new = (count_of(word, self) - self.base - self.counted) % COUNT
         if new > self.expected - self.counted:
@@ -100,7 +105,21 @@ class Node:
             raise DispatchError(
                 f"{self.label} signalled with code {code}, which is neither a completion nor a fault, in {self.works()}"
             )
+        if self.quiet and self._batch is not None:
+            self._ended(code, arg)
         return True
+
+    def _ended(self, code: int, arg: int) -> None:
+        """The last of its own words is answered with the number of its kick; an arrival may hide that."""
+        if code == Signal.DATA_RECEIVED and self.arrivals:
+            return
+        if (code, arg) != (Signal.BATCH_COMPLETE, self._batch):
+            found = f"that of kick {arg}" if code == Signal.BATCH_COMPLETE else f"a signal with code {code}"
+            raise DispatchError(
+                f"{self.label} ended with {found}, and it was sent kick {self._batch}, in {self.works()}. It executed "
+                "something else than it was sent: a write to the card was lost or changed. Nothing that it computed is "
+                "to be trusted"
+            )
 
     def landed(self) -> list[Piece]:
         """Quiet: takes note of it, and returns the pieces that are complete now."""
@@ -110,7 +129,7 @@ class Node:
             if not flight.pending:
                 found.append(flight.piece)
         self.flights.clear()
-        self.settled, self.arrivals = self.counted, 0
+        self.settled, self.arrivals, self._batch = self.counted, 0, None
         return found
 
     def works(self) -> str:

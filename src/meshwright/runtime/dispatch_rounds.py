@@ -10,7 +10,7 @@ from msgspec import Struct
 from meshwright.errors import DispatchError, UnitFault
 from meshwright.ir.records import Site
 from meshwright.machine import MachineSpec
-from meshwright.runtime.dispatch_jobs import Piece, Work, staged
+from meshwright.runtime.dispatch_jobs import TRANSACTIONS, Piece, Work, staged
 from meshwright.runtime.dispatch_mirror import Flight, Node
 from meshwright.runtime.transport import AgentWindow
 from meshwright.simulator import registers as reg
@@ -92,10 +92,11 @@ def _hungry(wants: Sequence[Want], given: Sequence[int]) -> list[int]:
 
 
 class Kick(Struct, frozen=True, eq=False):
-    """Slots `first` to `first + flits - 1` for one unit."""
+    """Slots `first` to `first + flits - 1` for one unit; txn: the number that its last word is answered with."""
 
     node: Node
     first: int
+    txn: int
     pieces: tuple[Piece, ...]
 
     @property
@@ -111,19 +112,21 @@ class Round:
         self.kicks = deque(kicks)
         self.made = 0
         self.busy: set[Site] = set()
+        self.doubted = False
         self.credits = credits
         self.content = content
 
 
 class MeshRounds:
-    """The rounds of one mesh.
+    """The rounds of one mesh. txn: the number of the kick before the first.
 
     In each sweep the dispatcher asks for `set_up` and `next_kick`, calls `kicked` when they have been carried out, and
     hands what `polled` names to `take`.
     """
 
-    def __init__(self, mesh: int, limits: Limits, window: AgentWindow) -> None:
+    def __init__(self, mesh: int, limits: Limits, window: AgentWindow, txn: int) -> None:
         self.mesh = mesh
+        self.txn = txn
         self.round: Round | None = None
         self.status = Status(running=False, left=0, credit=0)
         self.since = 0.0
@@ -181,6 +184,7 @@ class MeshRounds:
         self.since = now
         self.round.made += 1
         self.round.busy.add(site)
+        kick.node.kicked(kick.txn)
         for piece in kick.pieces:
             flight = Flight(piece, site)
             kick.node.expect(len(piece), now, flight)
@@ -197,9 +201,11 @@ class MeshRounds:
         for site, given in zip(waiting, shares(wants, self._limits.slots), strict=True):
             pieces = self._cut(site, given)
             if pieces:
-                kick = Kick(nodes[site], first, pieces)
+                self.txn = (self.txn + 1) % TRANSACTIONS
+                kick = Kick(nodes[site], first, self.txn, pieces)
                 kicks.append(kick)
-                content.append(staged([w for piece in pieces for w in piece.work.words[piece.first : piece.stop]]))
+                words = [word for piece in pieces for word in piece.work.words[piece.first : piece.stop]]
+                content.append(staged(words, kick.txn))
                 first += kick.flits
                 self._served[site] = self._rounds
         self._rounds += 1
@@ -244,15 +250,19 @@ class MeshRounds:
             return
         missing = now.credits - now.made - self.status.credit
         if missing and trusted:
-            self._unpaid(missing, now)
+            if now.doubted:
+                self._unpaid(missing, now)
+            # It may have been an old answer: asked again, it has to differ.
+            now.doubted = True
+            return
         self.round = None
 
     def _unpaid(self, missing: int, ended: Round) -> None:
         if missing > 0:
             raise UnitFault(
                 f"mesh {self.mesh}: {missing} of the signals in a round gave no credit back: {ended.credits} credits "
-                f"less {ended.made} kicks should be left, and {self.status.credit} are. They were faults, and later "
-                "completions hide of which units; send less at a time to see"
+                f"less {ended.made} kicks should be left, and {self.status.credit} are. They were faults of "
+                "units that completed more afterwards, which hides whose; or a write of the credits was lost"
             )
         raise DispatchError(
             f"mesh {self.mesh}: {self.status.credit} credits are left after a round that had {ended.credits}, less "

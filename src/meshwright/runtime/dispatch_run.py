@@ -10,7 +10,7 @@ from msgspec import Struct
 from meshwright.errors import DispatchError
 from meshwright.ir.records import Site
 from meshwright.machine import MachineSpec
-from meshwright.runtime.dispatch_jobs import kind_at, named, sites_of, work_of
+from meshwright.runtime.dispatch_jobs import TRANSACTIONS, kind_at, named, sites_of, work_of
 from meshwright.runtime.dispatch_mirror import Node, count_of
 from meshwright.runtime.dispatch_moves import Moves
 from meshwright.runtime.dispatch_order import Order
@@ -29,7 +29,8 @@ _LONGEST_PAUSE: Final = 0.02
 
 
 class Means(Struct, frozen=True):
-    """What runs are made with; see `Dispatcher`. known: the mirror's counts as earlier runs left them."""
+    """What runs are made with; see `Dispatcher`. known: the mirror's counts as earlier runs left
+    them. kicks: numbers of the last ones, by mesh."""
 
     transport: Transport
     machine: MachineSpec
@@ -38,6 +39,7 @@ class Means(Struct, frozen=True):
     sleep: Callable[[float], None]
     depths: Mapping[Site, int]
     known: dict[Site, int]
+    kicks: dict[int, int]
     one_after_another: bool
     verify: bool
 
@@ -82,12 +84,13 @@ class Run:
         self._moves = Moves(jobs, verify=means.verify)
         self._told = 0
         self._dull_polls = 0
+        self._pause = _FIRST_PAUSE
         self._in_doubt: set[Site] = set()
 
     def _rounds_of(self, mesh: int) -> MeshRounds:
         sites = [site for site in self._sites if site.chip == mesh]
         limits = limits_of(self._means.machine, sites, self._means.depths)
-        return MeshRounds(mesh, limits, self._means.transport.agents)
+        return MeshRounds(mesh, limits, self._means.transport.agents, self._means.kicks.get(mesh, 0))
 
     # The loop
 
@@ -97,7 +100,15 @@ class Run:
         Whatever it raises, `left` then tells which units have work, or may have.
         """
         self._begin()
-        while not self._order.finished:
+        try:
+            self._sweeps()
+        finally:
+            self._means.kicks.update({mesh.mesh: mesh.txn for mesh in self._meshes.values()})
+        self._end()
+
+    def _sweeps(self) -> None:
+        # Of a round whose credits don't add up, the last poll is not the last word.
+        while not self._order.finished or any(mesh.round is not None for mesh in self._meshes.values()):
             self._release()
             moved = self._write()
             moved |= self._read()
@@ -106,7 +117,6 @@ class Run:
                 left = ", ".join(named(at, self._jobs[at]) for at in self._order.left)
                 raise DispatchError(f"a defect of the dispatcher: nothing can be sent, and these are left: {left}")
             self._tell()
-        self._end()
 
     def left(self) -> list[Left]:
         """Units that have work, or may have."""
@@ -115,10 +125,6 @@ class Run:
             for site, node in self._nodes.items()
             if site in self._in_doubt or not node.quiet
         ]
-
-    def doubt(self, site: Site) -> None:
-        """What a unit counts is not to be relied on."""
-        self._in_doubt.add(site)
 
     def concerned(self, site: Site) -> str | None:
         """The jobs that a unit has, as messages name them; None where it has none."""
@@ -133,6 +139,10 @@ class Run:
         words = self._counts()
         machine = self._means.machine
         self._nodes = {site: Node(site, kind_at(machine, site) or "?", word) for site, word in words.items()}
+        for mesh in self._meshes.values():
+            if mesh.mesh not in self._means.kicks:
+                # Not the numbers that an earlier program began with, whose flits may still be staged.
+                mesh.txn = sum(node.base for site, node in self._nodes.items() if site.chip == mesh.mesh) % TRANSACTIONS
         changed = [node for site, node in self._nodes.items() if known.get(site, node.base) != node.base]
         # Somebody else may have used the unit, which is all right, or an old answer came: a second reading tells.
         again = self._counts() if changed else {}
@@ -273,7 +283,7 @@ class Run:
     def _wait(self, news: bool, now: float) -> None:
         """Raises `NoAnswer` where somebody has taken too long; else pauses, the longer the less there is to see."""
         if news:
-            self._dull_polls = 0
+            self._dull_polls, self._pause = 0, _FIRST_PAUSE
             return
         late = [n for n in self._nodes.values() if not n.quiet and now - n.since > self._means.timeout]
         stuck = [m for m in self._meshes.values() if m.status.running and now - m.since > self._means.timeout]
@@ -283,4 +293,5 @@ class Run:
             raise NoAnswer(tuple(late), tuple(stuck))
         self._dull_polls += 1
         if self._dull_polls > _EAGER_POLLS:
-            self._means.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** (self._dull_polls - _EAGER_POLLS - 1)))
+            self._means.sleep(self._pause)
+            self._pause = min(_LONGEST_PAUSE, 2 * self._pause)
