@@ -67,7 +67,10 @@ class ProgramsRun:
 
     def place(self) -> None:
         """Finds a span for every image that programs refer to; `DeviceError` where there is no room."""
-        for number, image in enumerate(self._compiled.images):
+        images = self._compiled.images
+        # What a unit stores comes first: a value is read back from the first of its images.
+        for number in sorted(range(len(images)), key=lambda n: self._stored.get(images[n].piece) != n):
+            image = images[number]
             held = self._held(image.piece)
             if image.order in held.images:
                 self._spans[number] = _Spanned(held.images[image.order], fresh=False)
@@ -105,7 +108,7 @@ class ProgramsRun:
         held = self._held(piece)
         if held.elements is not None:
             return HostJob(what, (), lambda _: (), after)
-        # Images that this run adds come after those that were there, which is where the value is.
+        # The image that is stored, or was there before this run: those that are still to be written come after it.
         order, span = next(iter(held.images.items()))
 
         def keep(found: Sequence[bytes]) -> _Writes:
