@@ -5,7 +5,8 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from meshwright.cli import app
+from meshwright.cli import app, demo
+from meshwright.frontend.embedding import run_encoder
 
 
 @pytest.fixture
@@ -34,6 +35,33 @@ def test_one_mesh_has_nothing_to_compare(run):
     assert "bits on" not in done.output
 
 
+def test_instruction_words_give_the_bits_of_the_evaluator(run):
+    done = run("A sentence.", "--meshes", "2", "--backend", "simulator")
+    assert done.exit_code == 0, done.output
+    assert (
+        "run as instruction words on 2 meshes of a card in software: bits of all 6 layers are equal to the evaluator's"
+        in done.output
+    )
+    programs = re.search(r"programs +([\d,]+) +([\d,]+)", done.output)
+    assert programs is not None
+    assert all(int(count.replace(",", "")) > 100 for count in programs.groups())
+
+
+def test_bits_that_differ_are_an_error(run, monkeypatch):
+    def one_bit_off(*arguments):
+        made = run_encoder(*arguments)
+        if arguments[-1] == "simulator":
+            made.layers[3].view("u2")[0, 0, 0] ^= 1
+        return made
+
+    monkeypatch.setattr(demo, "run_encoder", one_bit_off)
+    done = run("A sentence.", "--meshes", "1", "--backend", "simulator")
+    assert done.exit_code == 2
+    assert done.stderr.strip().startswith(
+        "error: the simulator and the evaluator don't agree: 1 of layer 3 of 1,536 values each differ."
+    )
+
+
 def test_feed_forward(run):
     done = run("--part", "feed-forward")
     assert done.exit_code == 0, done.output
@@ -50,6 +78,10 @@ def test_feed_forward(run):
         (["  "], "error: sentence 1 is empty; give text to embed"),
         (["--meshes", "8"], "error: --meshes 8: ktpu-v13p has 4 meshes; ask for 1 to 4"),
         (["--machine", "ktpu-1", "--meshes", "2"], "error: --meshes 2: ktpu-1 has 1 mesh; ask for 1 to 1"),
+        (
+            ["--part", "feed-forward", "--backend", "simulator"],
+            "error: --part feed-forward has no instruction words to show: --backend simulator runs the whole encoder",
+        ),
     ],
 )
 def test_refusals(run, arguments, message):

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from meshwright.cli.console import err, out, plain_table
 from meshwright.cli.demo_feed_forward import show_feed_forward
+from meshwright.cli.demo_programs import show_programs
 from meshwright.errors import UsageError
 from meshwright.frontend import embedding
 from meshwright.frontend.embedding import Comparison, Run, compare, run_encoder
@@ -19,6 +20,7 @@ from meshwright.frontend.feed_forward import differing
 from meshwright.frontend.minilm import MiniLM, Tokens, load
 from meshwright.machine import MachineSpec
 from meshwright.machine import load as load_machine
+from meshwright.runtime.cards import BackendName
 from meshwright.sharding import Step
 
 SENTENCES = (
@@ -26,6 +28,13 @@ SENTENCES = (
     "It is so sunny outside!",
     "He drove to the stadium in an old red car.",
 )
+
+
+class Backend(StrEnum):
+    """How graphs run."""
+
+    EVALUATOR = "evaluator"
+    SIMULATOR = "simulator"
 
 
 class Part(StrEnum):
@@ -42,6 +51,9 @@ def demo(
     machine: Annotated[str, typer.Option(help="Preset or machine file.")] = "ktpu-v13p",
     meshes: Annotated[int, typer.Option(help="Over how many meshes: 1 to 4 on the four-mesh card.")] = 4,
     part: Annotated[Part, typer.Option(help="The whole encoder, or its feed-forward blocks one by one.")] = Part.WHOLE,
+    backend: Annotated[
+        Backend, typer.Option(help="Evaluate stage graphs, or run instruction words on a card in software as well.")
+    ] = Backend.EVALUATOR,
 ) -> None:
     """Embed sentences with a real transformer spread over the meshes of the card, bit for bit as the card would.
 
@@ -54,6 +66,7 @@ def demo(
 
       meshwright demo
       meshwright demo "One sentence." "And another one." --meshes 2
+      meshwright demo --backend simulator
       meshwright demo --part feed-forward
     """
     spec = load_machine(machine)
@@ -64,13 +77,17 @@ def demo(
         )
     model = load()
     texts = sentences or SENTENCES
+    if part is Part.FEED_FORWARD and backend is Backend.SIMULATOR:
+        raise UsageError(
+            "--part feed-forward has no instruction words to show: --backend simulator runs the whole encoder"
+        )
     if part is Part.FEED_FORWARD:
         show_feed_forward(spec, meshes, model, texts)
     else:
-        _show_whole(spec, meshes, model, texts)
+        _show_whole(spec, meshes, model, texts, backend)
 
 
-def _show_whole(spec: MachineSpec, meshes: int, model: MiniLM, texts: Sequence[str]) -> None:
+def _show_whole(spec: MachineSpec, meshes: int, model: MiniLM, texts: Sequence[str], backend: Backend) -> None:
     tokens = model.tokens(texts)
     console = out()
     chain = " - ".join(map(str, spec.mesh_ids[:meshes]))
@@ -79,6 +96,8 @@ def _show_whole(spec: MachineSpec, meshes: int, model: MiniLM, texts: Sequence[s
         f"{tokens.mask.size} positions with padding\n"
     )
     run = _with_progress(spec, meshes, model, tokens, True, "the encoder")
+    if backend is Backend.SIMULATOR:
+        show_programs(run, _with_progress(spec, meshes, model, tokens, True, "as instruction words", "simulator"))
     _picture(run)
     _certificates(run)
     comparison = compare(run, model, tokens)
@@ -88,7 +107,15 @@ def _show_whole(spec: MachineSpec, meshes: int, model: MiniLM, texts: Sequence[s
     _rates(run, model, tokens)
 
 
-def _with_progress(spec: MachineSpec, meshes: int, model: MiniLM, tokens: Tokens, contraction: bool, what: str) -> Run:
+def _with_progress(
+    spec: MachineSpec,
+    meshes: int,
+    model: MiniLM,
+    tokens: Tokens,
+    contraction: bool,
+    what: str,
+    backend: BackendName = "evaluator",
+) -> Run:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err(), transient=True) as progress:
         task = progress.add_task(what, total=None)
@@ -99,6 +126,7 @@ def _with_progress(spec: MachineSpec, meshes: int, model: MiniLM, tokens: Tokens
             tokens,
             contraction,
             lambda name, done, total: progress.update(task, description=f"{what}: {name}", completed=done, total=total),
+            backend,
         )
 
 

@@ -14,6 +14,8 @@ from meshwright.frontend.feed_forward import rms
 from meshwright.frontend.minilm import Array64, MiniLM, Tokens, encode
 from meshwright.frontend.transformer import Encoder, multiply_adds, pooled
 from meshwright.machine import MachineSpec
+from meshwright.runtime.cards import BackendName
+from meshwright.runtime.device import Stats
 from meshwright.runtime.traffic import LinkBytes
 from meshwright.sharding.group import MeshGroup
 from meshwright.sharding.plan import Plan
@@ -32,12 +34,13 @@ class Operation(Struct, frozen=True, eq=False):
 
 
 class Run(Struct, frozen=True, eq=False):
-    """One pass of the encoder over a group."""
+    """One pass of the encoder over a group. devices: what each mesh has done for it."""
 
     layers: tuple[Array, ...]
     operations: tuple[Operation, ...]
     crossed: LinkBytes
     seconds: float
+    devices: dict[int, Stats]
 
     @property
     def hidden(self) -> Array:
@@ -65,9 +68,10 @@ def run_encoder(
     tokens: Tokens,
     contraction: bool = True,
     progress: Progress | None = None,
+    backend: BackendName = "evaluator",
 ) -> Run:
     """The encoder over the first `meshes` of a machine; every layer's output is fetched after the clock has stopped."""
-    group = MeshGroup.open(machine, meshes)
+    group = MeshGroup.open(machine, meshes, backend=backend)
     x = model.embeddings(tokens)
     started: list[tuple[str, Plan, LinkBytes]] = []
     encoder = Encoder(group, model, contraction)
@@ -89,7 +93,8 @@ def run_encoder(
         Operation(what, plan, _difference(before, then))
         for (what, plan, before), then in zip(started, after, strict=True)
     )
-    return Run(tuple(value.numpy() for value in kept), operations, crossed, seconds)
+    devices = group.stats().devices
+    return Run(tuple(value.numpy() for value in kept), operations, crossed, seconds, devices)
 
 
 def _difference(before: LinkBytes, after: LinkBytes) -> LinkBytes:

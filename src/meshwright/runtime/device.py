@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from meshwright import targets
 from meshwright.errors import DeviceError
@@ -45,21 +45,28 @@ class Tensor(Struct, frozen=True, eq=False):
         return f"{self.format}[{', '.join(map(str, self.shape))}] on mesh {self.device.mesh}"
 
 
-class Stats(Struct, frozen=True):
-    """What a device has done: bytes from and to the host, graphs run, bytes of DRAM in use.
+class Counted(Struct, frozen=True, kw_only=True):
+    """What a mesh of a card that runs programs has done; nothing where graphs are evaluated.
 
-    relayouts, relaid: how often a value that lay on the card was brought into another byte order, and the bytes
-    written for it. carried: bytes of what the host copied in place of a memory agent. All three are 0 where graphs are
-    evaluated.
+    programs, words: sent to units, and instruction words in them. relayouts, relaid: how often a value that lay on the
+    card was brought into another byte order, and the bytes written for it. carried: bytes of what the host copied in
+    place of a memory agent.
     """
+
+    programs: int = 0
+    words: int = 0
+    relayouts: int = 0
+    relaid: int = 0
+    carried: int = 0
+
+
+class Stats(Counted, frozen=True, kw_only=True):
+    """What a device has done: bytes from and to the host, graphs run, bytes of DRAM in use."""
 
     sent: int
     fetched: int
     runs: int
     used: int
-    relayouts: int = 0
-    relaid: int = 0
-    carried: int = 0
 
 
 class Memory(Protocol):
@@ -81,8 +88,8 @@ class Memory(Protocol):
         """Lets go of all values."""
         ...
 
-    def counted(self) -> tuple[int, int, int]:
-        """Relayouts, bytes of them, bytes carried by the host."""
+    def counted(self) -> Counted:
+        """What has been done beside keeping values."""
         ...
 
 
@@ -140,9 +147,9 @@ class Arrays:
         """Lets go of all values."""
         self._held.clear()
 
-    def counted(self) -> tuple[int, int, int]:
-        """Nothing is relaid or carried."""
-        return 0, 0, 0
+    def counted(self) -> Counted:
+        """Nothing is sent, relaid or carried."""
+        return Counted()
 
 
 class Card:
@@ -283,7 +290,13 @@ class Device:
 
     def stats(self) -> Stats:
         """Counters since the device was opened."""
-        return Stats(self._sent, self._fetched, self.runs, self.arena.used_bytes, *self.memory.counted())
+        return Stats(
+            sent=self._sent,
+            fetched=self._fetched,
+            runs=self.runs,
+            used=self.arena.used_bytes,
+            **structs.asdict(self.memory.counted()),
+        )
 
     def close(self) -> None:
         """Forgets every value and gives the window back, once."""

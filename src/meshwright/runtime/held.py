@@ -12,7 +12,7 @@ from meshwright.errors import DeviceError
 from meshwright.evaluate.arithmetic import Array
 from meshwright.machine import MachineSpec
 from meshwright.runtime.arena import Span
-from meshwright.runtime.device import Device, Tensor
+from meshwright.runtime.device import Counted, Device, Tensor
 from meshwright.runtime.jobs import Span as HostSpan
 from meshwright.runtime.transport import WORD, Transport
 from meshwright.targets.ktpu.orders import Bytes, Order
@@ -34,9 +34,7 @@ class CardMemory:
         self._machine = machine
         self._transport = transport
         self._held: dict[int, Held] = {}
-        self._relayouts = 0
-        self._relaid = 0
-        self._carried = 0
+        self._counted = Counted()
 
     # As `Device` asks.
 
@@ -73,20 +71,22 @@ class CardMemory:
         """Lets go of all values."""
         self._held.clear()
 
-    def counted(self) -> tuple[int, int, int]:
-        """Relayouts, bytes of them, bytes carried."""
-        return self._relayouts, self._relaid, self._carried
+    def counted(self) -> Counted:
+        """Programs, relayouts and what the host carried."""
+        return self._counted
 
     # As a run asks.
 
-    def count_relayout(self, nbytes: int) -> None:
-        """A value of the card has been brought into another order."""
-        self._relayouts += 1
-        self._relaid += nbytes
-
-    def count_carried(self, nbytes: int) -> None:
-        """The host has copied in place of a memory agent."""
-        self._carried += nbytes
+    def count(self, *, programs: int = 0, words: int = 0, relaid: int | None = None, carried: int = 0) -> None:
+        """Adds to what is counted; relaid: bytes of one relayout."""
+        so_far = self._counted
+        self._counted = Counted(
+            programs=so_far.programs + programs,
+            words=so_far.words + words,
+            relayouts=so_far.relayouts + (relaid is not None),
+            relaid=so_far.relaid + (relaid or 0),
+            carried=so_far.carried + carried,
+        )
 
     def room(self, order: Order, tensor: Tensor | None = None) -> Span:
         """Where an image may go: into the value's own span if nothing is there and it fits, else a new span.

@@ -81,6 +81,7 @@ class Programs:
         try:
             run.place()
             self.dispatcher.run(run.jobs(), progress)
+            run.count()
             made = run.results(tuple(wanted))
         except BaseException:
             run.fail([(one.mesh, one.at) for one in self.dispatcher.wedged])

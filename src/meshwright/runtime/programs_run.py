@@ -127,7 +127,7 @@ class ProgramsRun:
         def write(_: Sequence[bytes]) -> _Writes:
             assert held.elements is not None
             if next(iter(held.images)) != image.order:
-                memory.count_relayout(image.order.nbytes)
+                memory.count(relaid=image.order.nbytes)
             return memory.writes(spanned.span, image.order.pack(held.elements))
 
         return HostJob(what, (), write, after)
@@ -143,7 +143,7 @@ class ProgramsRun:
             (elements,) = found[name]
             elements.flags.writeable = False
             self._held(piece).elements = elements
-            self._memory(piece).count_carried(elements.nbytes)
+            self._memory(piece).count(carried=elements.nbytes)
         return ()
 
     def _elements(self, piece: Piece) -> Array:
@@ -152,6 +152,11 @@ class ProgramsRun:
         return elements
 
     # Afterwards.
+
+    def count(self) -> None:
+        """Counts what was sent."""
+        for work in self._compiled.programs:
+            memory_of(self._devices[work.site.chip]).count(programs=1, words=len(work.code.program))
 
     def results(self, names: Sequence[str]) -> dict[str, tuple[Tensor, ...]]:
         """The pieces of stored tensors as values of their devices; `DeviceError` where there is no room."""
