@@ -58,7 +58,7 @@ def test_bits_that_differ_are_an_error(run, monkeypatch):
     done = run("A sentence.", "--meshes", "1", "--backend", "simulator")
     assert done.exit_code == 2
     assert done.stderr.strip().startswith(
-        "error: the simulator and the evaluator don't agree: 1 of layer 3 of 1,536 values each differ."
+        "error: the simulator and the evaluator don't agree: 1 of layer 3 of 1,920 values each differ."
     )
 
 

@@ -13,7 +13,7 @@ from meshwright.errors import DeviceError, EvaluationError, MachineError
 from meshwright.evaluate.real import RealArithmetic
 from meshwright.ir.formats import ElementType as E
 from meshwright.machine import load
-from meshwright.runtime.device import Card, Device
+from meshwright.runtime.device import Card, Device, Stats
 
 MACHINE = load("ktpu-v13p")
 
@@ -82,7 +82,7 @@ def test_a_value_that_was_refused_is_not_counted(device) -> None:
         device.put(np.zeros(4), E.F16)
     with pytest.raises(EvaluationError, match="the ktpu machine has no bf16"):
         device.put(np.zeros(4, ml_dtypes.bfloat16), E.BF16)
-    assert device.stats() == (type(device.stats()))(0, 0, 0, 0)
+    assert device.stats() == Stats(sent=0, fetched=0, runs=0, used=0)
 
 
 def test_freed_stale_and_foreign_values(card, device) -> None:
