@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 import numpy as np
 from tests.simulator.vector_rig import FlatMemory
 
@@ -24,19 +27,37 @@ CHIP = 0
 BASE = CARD.global_addr(CHIP, 0x10000)
 POISON = 0x5A
 """What every byte of memory is before anything is written: a store beyond its elements shows."""
-LAYOUTS = {"rows": row_major, "padded": padded_rows}
 
 
-def placed(graph: Graph, layout: str) -> dict[tuple[TensorId, int], Placed]:
-    """Every piece of the graph on chip 0, one after the other."""
+def columns(address: int, shape: tuple[int, ...]) -> Placed:
+    """The first axis innermost, each column from a word on."""
+    return Placed(address, padded_rows(0, shape[::-1]).strides[::-1])
+
+
+def spread(address: int, shape: tuple[int, ...]) -> Placed:
+    """Every element in a word of its own."""
+    return Placed(address, tuple(16 * stride for stride in row_major(0, shape).strides))
+
+
+LAYOUTS = {"rows": row_major, "padded": padded_rows, "columns": columns, "spread": spread}
+
+
+def placed(graph: Graph, layout: str | Sequence[str]) -> dict[tuple[TensorId, int], Placed]:
+    """Every piece of the graph on chip 0, one after the other; one layout for all, or for each in turn."""
+    layouts = itertools.cycle([layout] if isinstance(layout, str) else layout)
     address = BASE
     found = {}
-    for number, tensor in enumerate(graph.tensors):
-        place = LAYOUTS[layout](address, tensor.local)
+    for number, (tensor, each) in enumerate(zip(graph.tensors, layouts, strict=False)):
+        place = LAYOUTS[each](address, tensor.local)
         found[TensorId(number), 0] = place
-        elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.local, place.strides, strict=True))
-        address += (elements * tensor.format.bits // 8 + 511) // 256 * 256
+        address += size_of(place, tensor.local, tensor.format)
     return found
+
+
+def size_of(place: Placed, shape: Sequence[int], format: ElementType) -> int:
+    """Bytes that a piece takes, and a gap after it."""
+    elements = 1 + sum((size - 1) * stride for size, stride in zip(shape, place.strides, strict=True))
+    return (elements * format.bits // 8 + 511) // 256 * 256
 
 
 def view(memory: np.ndarray, place: Placed, shape, dtype) -> np.ndarray:
@@ -50,14 +71,17 @@ def tasks_of(graph: Graph, where) -> tuple[VectorTask, ...]:
     return tuple(task for site in sites for task in emit_vector(graph, site, CARD, where))
 
 
-def run(graph: Graph, inputs: dict[str, np.ndarray], layout: str = "rows") -> dict[str, np.ndarray]:
+def run(
+    graph: Graph, inputs: dict[str, np.ndarray], where: dict[tuple[TensorId, int], Placed]
+) -> dict[str, np.ndarray]:
     """What the emitted programs leave in memory for every tensor that the graph stores and doesn't load again.
 
     Every program is checked against the machine first. Nothing outside the elements of results may change, but what
     shares a last word with them and is nobody's.
     """
-    where = placed(graph, layout)
-    memory = np.full(1 << 21, POISON, np.uint8)
+    pieces = [(where[TensorId(number), 0], tensor) for number, tensor in enumerate(graph.tensors)]
+    end = max(place.address + size_of(place, tensor.local, tensor.format) for place, tensor in pieces)
+    memory = np.full(end - BASE, POISON, np.uint8)
     for name, array in inputs.items():
         view(memory, where[graph.tensor_id(name), 0], array.shape, array.dtype)[...] = array
     port = FlatMemory()
@@ -81,10 +105,14 @@ def run(graph: Graph, inputs: dict[str, np.ndarray], layout: str = "rows") -> di
     return results
 
 
-def check(graph: Graph, inputs: dict[str, np.ndarray], layout: str = "rows") -> None:
-    """The programs leave exactly the bits that the graph means."""
+def check(
+    graph: Graph,
+    inputs: dict[str, np.ndarray],
+    layout: str | Sequence[str] | dict[tuple[TensorId, int], Placed] = "rows",
+) -> None:
+    """The programs leave exactly the bits that the graph means. layout: of `LAYOUTS`, or the places themselves."""
     wanted = evaluate(graph, {name: (array,) for name, array in inputs.items()}, KtpuArithmetic())
-    found = run(graph, inputs, layout)
+    found = run(graph, inputs, layout if isinstance(layout, dict) else placed(graph, layout))
     for name, (array,) in wanted.items():
         np.testing.assert_array_equal(found[name].view(np.uint16), array.view(np.uint16), err_msg=name)
 
@@ -102,7 +130,7 @@ def graph_of(kernel, *operands, cores: int = 2) -> Graph:
     return graph_alone(kernel, placement, [Shaped(np.shape(o), ElementType.F16) for o in operands])
 
 
-def check_kernel(kernel, *operands, layout: str = "rows", cores: int = 2) -> None:
+def check_kernel(kernel, *operands, layout: str | Sequence[str] = "rows", cores: int = 2) -> None:
     """A kernel alone, on the vector cores of chip 0."""
     check(graph_of(kernel, *operands, cores=cores), {operand_name(i): o for i, o in enumerate(operands)}, layout)
 

@@ -1,4 +1,4 @@
-"""Code of a vector core before its registers are chosen, and the rows of a chain as such code.
+"""The rows of a chain as code of a vector core, before its registers are chosen.
 
 A row is worked on when it is asked for: a store asks for a piece of its buffer, a fold for each piece of what it folds.
 So what is alive at once stays small. Between stages values stay in registers, in the lane's own format.
@@ -7,9 +7,8 @@ So what is alive at once stays small. Between stages values stay in registers, i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Literal
-
-from msgspec import Struct
 
 from meshwright.errors import PlacementError
 from meshwright.ir.formats import ElementType
@@ -18,89 +17,20 @@ from meshwright.ir.ids import BufferId
 from meshwright.ir.operation import Generic, Reduce
 from meshwright.ir.pool import Pool
 from meshwright.ir.records import Compute, Stage
-from meshwright.numerics.lane_instructions import COMPARISONS, SLOTS, Instruction, Predicate, Program, Register
+from meshwright.numerics.lane_instructions import COMPARISONS, Instruction, Predicate, Program, Register
 from meshwright.numerics.lane_instructions import Constant as LaneConstant
 from meshwright.numerics.lane_instructions import Input as LaneInput
 from meshwright.targets.ktpu.emit_vector_layout import LANES, VECTOR
 from meshwright.targets.ktpu.emit_vector_stages import Chain, refusal
-from meshwright.targets.ktpu.isa.vector_formats import Reduction
+from meshwright.targets.ktpu.emit_vector_tree import folded
+from meshwright.targets.ktpu.emit_vector_values import Counter, Operation, Place, Value
 from meshwright.targets.ktpu.lane_code import code_of, compile_expressions
 
-SCRATCH: Final = -1
-"""Instead of a load or store: the L1 words through which a vector is rounded to f16."""
-
-
-class Value(Struct, frozen=True):
-    """An operand: vector register, scalar register, or constant code; `number` is virtual, or the code."""
-
-    kind: Literal["vector", "scalar", "constant"]
-    number: int
-
-
-class Operation(Struct, frozen=True):
-    """One step. `length`: the vector length that it needs.
-
-    op: a lane opcode; or load, store (of word `offset` of what `move` has in L1), reduce (`pool`), spread (a scalar
-    into a vector register), shuffle (each chunk rotated), pick (element 0 into a scalar register).
-    predicate: a compare writes it, any other opcode is masked by it, `when` it is set or clear. partial: the
-    destination keeps elements that it had.
-    """
-
-    op: str
-    length: int
-    dst: Value | None = None
-    sources: tuple[Value, ...] = ()
-    predicate: int | None = None
-    when: bool = True
-    partial: bool = False
-    move: int = SCRATCH
-    offset: int = 0
-    wide: bool = False
-    """A load of f32."""
-    pool: Pool = Pool.SUM
-
-
-RECORDED: Final = {Pool.SUM: Reduction.SUM, Pool.MAX: Reduction.MAX, Pool.MIN: Reduction.MIN}
 JOINS: Final = {Pool.SUM: "add", Pool.MAX: "max", Pool.MIN: "min"}
 _ZERO: Final = Value("constant", 0)
 
 Keeping = Literal["all", "folds", "nothing"]
 """What stays in registers until its last use: every value; every value up to the next fold; statistics only."""
-
-
-class Place(Struct, frozen=True):
-    """Where a piece of a row is among the words that a load or store has: its first word; of a single element also its
-    position in the word.
-
-    lane: None where a whole row is meant, or where the element has a word of its own.
-    """
-
-    word: int
-    single: bool = False
-    lane: int | None = None
-
-
-class Counter:
-    """Virtual registers and predicates, numbered."""
-
-    def __init__(self) -> None:
-        self.values = 0
-        self.predicates = 0
-
-    def vector(self) -> Value:
-        """A new vector register."""
-        self.values += 1
-        return Value("vector", self.values)
-
-    def scalar(self) -> Value:
-        """A new scalar register."""
-        self.values += 1
-        return Value("scalar", self.values)
-
-    def predicate(self) -> int:
-        """A new predicate."""
-        self.predicates += 1
-        return self.predicates
 
 
 class Row:
@@ -246,21 +176,43 @@ class Row:
     # Computing.
 
     def _compute(self, stage: Stage, piece: int) -> None:
-        """All outputs of a Generic, for one piece."""
-        inputs = [self._get(b, piece) for b in stage.ins]
-        results = self._run(_program(stage), inputs, self._whole(piece))
+        """All outputs of a stage, for one piece."""
+        results = self._results(stage, [self._asked(b, piece) for b in stage.ins], self._whole(piece))
         for buffer, value in zip(stage.outs, results, strict=True):
             self._vectors[buffer, piece] = value
             self._rounded.discard((buffer, piece))
 
-    def _run(self, program: Program, inputs: Sequence[Value], length: int) -> list[Value]:
+    def _asked(self, buffer: BufferId, piece: int) -> Callable[[], Value]:
+        """Gives an operand when it is needed: what is loaded then takes no register before."""
+        if buffer in self._loads:
+            return partial(self._get, buffer, piece)
+        value = self._get(buffer, piece)
+        return lambda: value
+
+    def _results(self, stage: Stage, inputs: Sequence[Callable[[], Value]], length: int) -> list[Value]:
+        """Of a Generic, or of a fold of one element, which goes through its tree like any other."""
+        pool = _pool(stage)
+        if pool is None:
+            return self._run(_program(stage), inputs, length)
+        return [folded(pool, 1, lambda _: inputs[0](), lambda left, right: self._node(pool, left, right, length))]
+
+    def _node(self, pool: Pool, left: Value, right: Value, length: int) -> Value:
+        """One node of a fold that goes across vectors."""
+        made = self._counter.vector()
+        self._add(Operation(JOINS[pool], length, made, (left, right)))
+        return made
+
+    def _run(self, program: Program, inputs: Sequence[Callable[[], Value]], length: int) -> list[Value]:
+        taken: dict[int, Value] = {}
         registers: dict[int, Value] = {}
         predicates: dict[int, int] = {}
 
         def value(source: LaneInput | Register | LaneConstant) -> Value:
             match source:
                 case LaneInput(index):
-                    return inputs[index]
+                    if index not in taken:
+                        taken[index] = inputs[index]()
+                    return taken[index]
                 case Register(index):
                     return registers[index]
                 case LaneConstant(code):
@@ -299,10 +251,11 @@ class Row:
             self._scalars[buffer] = self._loaded(buffer, 0)
             return self._scalars[buffer]
         stage = self._makers[buffer]
-        if isinstance(stage.kind, Compute) and isinstance(stage.kind.op, Reduce):
-            results = [self._fold(stage.kind.op.pool, stage.ins[0])]
+        pool = _pool(stage)
+        if pool is not None and self._chain.spans_folded(self._graph, stage.ins[0]):
+            results = [self._fold(pool, stage.ins[0])]
         else:
-            results = self._run(_program(stage), [self._scalar(b) for b in stage.ins], self._whole(0))
+            results = self._results(stage, [partial(self._scalar, b) for b in stage.ins], self._whole(0))
         for out, value in zip(stage.outs, results, strict=True):
             self._scalars[out] = self._statistic(out, value)
         return self._scalars[buffer]
@@ -373,31 +326,15 @@ class Row:
         return total, VECTOR
 
 
+def _pool(stage: Stage) -> Pool | None:
+    """What a stage folds with; None for a Generic."""
+    assert isinstance(stage.kind, Compute)
+    return stage.kind.op.pool if isinstance(stage.kind.op, Reduce) else None
+
+
 def _program(stage: Stage) -> Program:
     """A Generic in the lane's format throughout: what a FIFO rounds is rounded where it is taken out."""
     assert isinstance(stage.kind, Compute)
     assert isinstance(stage.kind.op, Generic)
     formats = (ElementType.E8M15,)
     return compile_expressions(stage.kind.op.exprs, formats * len(stage.ins), formats * len(stage.outs))
-
-
-def slots_of(operation: Operation) -> dict[str, Value]:
-    """The operand of each slot that a lane opcode reads."""
-    return dict(zip(SLOTS[operation.op], operation.sources, strict=True))
-
-
-def without_the_unused(operations: Sequence[Operation]) -> list[Operation]:
-    """The operations without those whose results nobody reads."""
-    wanted: set[Value] = set()
-    predicates: set[int] = set()
-    kept: list[Operation] = []
-    for operation in reversed(operations):
-        compare = operation.op in COMPARISONS
-        read = operation.predicate in predicates if compare else operation.dst in wanted
-        if operation.op != "store" and not read:
-            continue
-        kept.append(operation)
-        wanted.update(operation.sources)
-        if operation.predicate is not None and not compare:
-            predicates.add(operation.predicate)
-    return kept[::-1]

@@ -15,11 +15,12 @@ from meshwright.ir.graph import Graph
 from meshwright.ir.ids import TensorId
 from meshwright.machine.figures import VectorCoreSpec
 from meshwright.targets.ktpu.emit_vector_across import AcrossRow
-from meshwright.targets.ktpu.emit_vector_code import Counter, Keeping, Operation, Place, Row, Value, without_the_unused
+from meshwright.targets.ktpu.emit_vector_code import Keeping, Row
 from meshwright.targets.ktpu.emit_vector_layout import LANES, VECTOR, WORD, Placed, Region, View, runs
 from meshwright.targets.ktpu.emit_vector_registers import Assembly, OutOfRegistersError
 from meshwright.targets.ktpu.emit_vector_runs import Memory, Step, in_one_part, steps
 from meshwright.targets.ktpu.emit_vector_stages import Chain, Move, refusal
+from meshwright.targets.ktpu.emit_vector_values import Counter, Operation, Place, Value, without_the_unused
 
 VALUE_BYTES: Final = 2
 RUN_COST: Final = 8

@@ -8,11 +8,13 @@ from typing import Final
 
 from msgspec import Struct
 
+from meshwright.ir.pool import Pool
 from meshwright.numerics.lane_instructions import COMPARISONS
-from meshwright.targets.ktpu.emit_vector_code import RECORDED, Operation, Value, slots_of
+from meshwright.targets.ktpu.emit_vector_values import Operation, Value, slots_of
 from meshwright.targets.ktpu.isa import vector as isa
-from meshwright.targets.ktpu.isa.vector_formats import DType, Mask, Mode, Source
+from meshwright.targets.ktpu.isa.vector_formats import DType, Mask, Mode, Reduction, Source
 
+RECORDED: Final = {Pool.SUM: Reduction.SUM, Pool.MAX: Reduction.MAX, Pool.MIN: Reduction.MIN}
 VECTORS: Final = 16
 SCALARS: Final = 16
 PREDICATES: Final = 4

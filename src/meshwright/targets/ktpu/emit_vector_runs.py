@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Struct
 
 from meshwright.machine.figures import VectorCoreSpec
-from meshwright.targets.ktpu.emit_vector_code import SCRATCH, Operation
 from meshwright.targets.ktpu.emit_vector_layout import LANES, VECTOR
 from meshwright.targets.ktpu.emit_vector_registers import Assembly, Coded
+from meshwright.targets.ktpu.emit_vector_values import SCRATCH, Operation
 from meshwright.targets.ktpu.emit_vector_walks import Walk, walks_over
 from meshwright.targets.ktpu.isa import vector as isa
 

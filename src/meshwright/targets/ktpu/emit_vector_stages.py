@@ -228,7 +228,13 @@ def _folded(graph: Graph, computes: list[StageId], axes: Mapping[BufferId, tuple
             along = [axes[buffer][a] for a in sorted(kind.op.axes) if taken[a] > 1]
             folded = frozenset(along)
             if not folded:
-                raise refusal(stage_id, f"it folds axes {list(kind.op.axes)} of {list(taken)}, one element each")
+                if kind.op.blocks > 1:
+                    raise refusal(
+                        stage_id,
+                        f"it folds {kind.op.blocks} blocks of {list(taken)}, one element of a row each; a core takes "
+                        "rows in parts of more",
+                    )
+                continue
             if along != sorted(along):
                 raise refusal(
                     stage_id, f"it folds axes that are {along} of what is stored, and takes them in that order"
