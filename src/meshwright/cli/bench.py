@@ -2,11 +2,13 @@
 
 from typing import Annotated
 
+import msgspec
 import typer
 
 from meshwright.cli.console import err
 from meshwright.cli.failures import reported
 from meshwright.frontend import bench as whole
+from meshwright.frontend import bench_programs
 from meshwright.frontend.minilm import load
 from meshwright.machine import load as load_machine
 from meshwright.numerics import bench
@@ -58,6 +60,34 @@ def numerics(
     with err().status("measuring; about a minute with the default sizes"):
         report = bench.run(size or bench.SIZES, backend or None, repeats)
     typer.echo(report.to_json() if json else report.table())
+
+
+@group.command("programs")
+@reported
+def programs(
+    repeats: Annotated[int, typer.Option(metavar="N", help="Turns of each step; the best counts.")] = 5,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Time work run as instruction words on a card in software, step by step, on one mesh and one thread.
+
+    pack: operands into the byte orders that units read. compile: a plan's
+    graph into programs, the first time. link: addresses into words, and
+    their encoding. execute: link, dispatch and simulation with operands on
+    the card. whole: from operands on the host to the result on the host,
+    beside the same calls evaluated.
+
+    [bold]Examples[/bold]
+
+      meshwright bench programs
+      meshwright bench programs --repeats 21
+      meshwright bench programs --json > here.json
+    """
+    with err().status("measuring") as status:
+        found = bench_programs.run(load_machine("ktpu-v13p"), repeats, lambda name: status.update(f"measuring {name}"))
+    if json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        return
+    typer.echo(bench_programs.table(found))
 
 
 @group.command("transformer")
