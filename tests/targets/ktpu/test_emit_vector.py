@@ -274,7 +274,7 @@ def test_code_stays_and_only_descriptors_change_between_runs():
 @pytest.mark.parametrize(("length", "drained"), [(16, True), (32, True), (48, True), (64, False), (128, False)])
 def test_predicates_are_used_after_a_gap_or_an_empty_pipe(length, drained):
     x, y = halves(1, length), halves(1, length, seed=1)
-    kernel = Elementwise("select", Select(Operand(0) < 0.0, Operand(1), Operand(0)), 2)
+    kernel = Elementwise("select", Select(Operand(0) < Operand(1), Operand(1), Operand(0)), 2)
     (program,) = programs(kernel, x, y, cores=1)
     code = decode_code(code_words(program))
     at = next(i for i, c in enumerate(code) if isinstance(c, isa.Alu) and c.op == "VCMPLT")

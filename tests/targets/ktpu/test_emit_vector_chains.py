@@ -202,10 +202,25 @@ def test_refused_folds():
     assert refused(chain.graph()) == (
         "stage s1 can't be emitted for a vector core: a core folds sum, max and min; it has no prod"
     )
-    chain = Chain(4, 1)
-    chain.store("y", chain.generic([A], [chain.reduce(Pool.SUM, chain.load("x"))], [E.F16]))
+    builder = GraphBuilder()
+    x, y = (builder.tensor(name, (4, size), E.F16, (CHIP,)) for name, size in (("x", 32), ("y", 1)))
+    taken, value, place = (builder.fifo(SITE, (4, size), f) for size, f in ((32, E.F16), (1, E.F16), (1, E.I32)))
+    builder.load(x, whole((4, 32)), taken)
+    builder.compute(Reduce(Pool.ARGMAX, (1,)), (taken,), (value, place))
+    builder.store(y, whole((4, 1)), value)
+    builder.store(builder.tensor("at", (4, 1), E.I32, (CHIP,)), whole((4, 1)), place)
+    assert refused(builder.graph()) == (
+        "stage s1 can't be emitted for a vector core: a core folds sum, max and min; it has no argmax"
+    )
+
+
+def test_refused_whole_numbers():
+    chain = Chain(4, 32)
+    ids, x = chain.load("ids", format=E.I32), chain.load("x")
+    chain.store("y", chain.generic([library.select(A > 2.0, B, 0.0)], [ids, x], [E.F16]))
     assert refused(chain.graph()) == (
-        "stage s1 can't be emitted for a vector core: it folds axes [1] of [4, 1], one element each"
+        "stage s0 can't be emitted for a vector core: it loads i32; a core loads f16 and f32; it has no instructions "
+        "for whole numbers"
     )
 
 

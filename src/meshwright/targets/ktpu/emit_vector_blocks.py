@@ -25,10 +25,12 @@ def with_joined_blocks(chain: Chain) -> Chain:
     size = list(chain.size)
     for at in reversed(range(len(extents))):
         axis = _axis(moves[-1], at)
-        if axis is None or axis in chain.folded or not all(_steps_on(move, at, axis, size[axis]) for move in moves):
+        if axis is None or axis in chain.folded:
             continue
-        size[axis] *= extents[at]
-        moves = [_without(move, at, axis) for move in moves]
+        found = [_lined_up(move, at, axis) for move in moves]
+        if all(_steps_on(move, at, axis, size[axis]) for move in found):
+            size[axis] *= extents[at]
+            moves = [_without(move, at, axis) for move in found]
     loads = tuple(moves[: len(chain.loads)])
     return msgspec.structs.replace(chain, loads=loads, stores=tuple(moves[len(loads) :]), size=tuple(size))
 
@@ -43,6 +45,15 @@ def _axis(move: Move, at: int) -> int | None:
     """The axis of the chain that a loop steps along; None for several, or none."""
     stepped = [axis for axis, stride in zip(move.along, _loops(move)[at].stride, strict=True) if stride]
     return stepped[0] if len(stepped) == 1 else None
+
+
+def _lined_up(move: Move, at: int, axis: int) -> Move:
+    """The move, where the loop steps along an axis of one element that was lined up with none, along `axis` there."""
+    if axis in move.along:
+        return move
+    strides = _loops(move)[at].stride
+    along = tuple(axis if own is None and stride else own for own, stride in zip(move.along, strides, strict=True))
+    return msgspec.structs.replace(move, along=along) if along.count(axis) == 1 else move
 
 
 def _steps_on(move: Move, at: int, axis: int, size: int) -> bool:
