@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from meshwright.machine.figures import VectorCoreSpec
 from meshwright.simulator.faults import Kind, Trouble
+from meshwright.simulator.vector_core_block import LaneChoice
 from meshwright.simulator.vector_core_memory import PeerDrain, VectorPort, Words
 from meshwright.simulator.vector_core_run import Code, Execution
 from meshwright.simulator.vector_core_state import Defect, DefectError, Fault, FaultError, State
@@ -42,6 +43,7 @@ class VectorCore:
         self.port = port
         self._late_fault = False
         self._code, self._code_version = Code(), 0
+        self._lanes = LaneChoice(self.state)
 
     def execute(self, payload: int) -> Answer:
         """Takes a 256-bit payload; one with an unknown opcode is retired and does nothing."""
@@ -65,7 +67,7 @@ class VectorCore:
     def _run(self, pc: int) -> Answer:
         if self._code_version != self.state.imem_version:
             self._code, self._code_version = Code(), self.state.imem_version
-        execution = Execution(self.state, self.port, self._code)
+        execution = Execution(self.state, self.port, self._code, self._lanes.now())
         try:
             execution.run(pc)
         except FaultError as error:

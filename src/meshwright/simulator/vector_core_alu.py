@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -42,6 +42,8 @@ LANE_OPS: Final = {
 DEPTHS: Final = {Mode.FLAT: 1, Mode.D2: 2, Mode.D4: 4, Mode.TREE: 4}
 """ALU words of one operation; what is gathered in TREE mode is a chain of four."""
 
+Kind: TypeAlias = Literal["V", "S", "K", "P", "L1"]
+"""What an input of a lane program is of a core: a register of some kind, or words of L1."""
 Pending = tuple[int, ...]
 """For each predicate how many operations have to pass before its newest value can be read."""
 
@@ -105,13 +107,13 @@ class Merge(Struct, frozen=True):
 class Stretch(Struct, frozen=True):
     """Operations that run in one pass.
 
-    inputs: ("V" | "S" | "K" | "P", number) in the program's order. stale: indices of operations that read a predicate
+    inputs: what they are, in the program's order. stale: indices of operations that read a predicate
     too early. pending: after the last operation.
     """
 
     operations: tuple[Operation, ...]
     program: Program
-    inputs: tuple[tuple[Literal["V", "S", "K", "P"], int], ...]
+    inputs: tuple[tuple[Kind, int], ...]
     vectors: tuple[int, ...]
     predicates: tuple[int, ...]
     merge: Merge | None
@@ -125,7 +127,7 @@ def compile_stretch(operations: tuple[Operation, ...], gap: int, pending: Pendin
 
     gap: what `predicate_gap` gives for the vector length. pending: before the first operation.
     """
-    code = _Code()
+    code = LaneCode()
     waits = list(pending)
     stale: set[int] = set()
     taken = 0
@@ -156,24 +158,31 @@ def compile_stretch(operations: tuple[Operation, ...], gap: int, pending: Pendin
     )
 
 
-class _Code:
+class LaneCode:
+    """ALU operations as instructions of a lane program, and what they read of the state before them.
+
+    inputs: what they read, in the program's order. written and compared: the registers and predicates that they write.
+    merge: the masked write, if there is one, that can't be an instruction. There is none after it.
+    """
+
     def __init__(self) -> None:
         self.head: list[Instruction] = []
         self.instructions: list[Instruction] = []
-        self.inputs: dict[tuple[Literal["V", "S", "K", "P"], int], int] = {}
+        self.inputs: dict[tuple[Kind, int], int] = {}
         self.written: set[int] = set()
         self.compared: set[int] = set()
         self.merge: Merge | None = None
 
     def add(self, operation: Operation) -> None:
+        """Adds an operation."""
         for at, word in enumerate(operation.words[:-1]):
-            self.instructions.append(self._instruction(word, VECTOR_REGISTERS + at, at))
+            self.instructions.append(self.instruction(word, VECTOR_REGISTERS + at, at))
         last, link = operation.last, len(operation.words) - 1
         if operation.is_compare:
-            self.instructions.append(self._instruction(last, last.pr, link))
+            self.instructions.append(self.instruction(last, last.pr, link))
             self.compared.add(last.pr)
             return
-        made = self._instruction(last, last.vd, link)
+        made = self.instruction(last, last.vd, link)
         if not operation.masked:
             self.instructions.append(made)
         elif last.vd in self.written:
@@ -187,7 +196,8 @@ class _Code:
             self.merge = Merge(last.vd, last.pr, last.pm == Mask.SET)
         self.written.add(last.vd)
 
-    def _instruction(self, word: Alu, target: int, link: int) -> Instruction:
+    def instruction(self, word: Alu, target: int, link: int) -> Instruction:
+        """A word as an instruction into register (of a compare: predicate) `target`; link: its number in a chain."""
         slots = SLOTS[LANE_OPS[word.op]]
         read = dict(zip(slots, (self._source(*source, link) for source in reads(word)), strict=True))
         return Instruction(LANE_OPS[word.op], target, read["a"], read.get("b"), read.get("c"))
@@ -196,21 +206,24 @@ class _Code:
         if selector == Source.C:
             return Register(VECTOR_REGISTERS + link - 1)
         if selector == Source.S:
-            return Input(self._input("S", register))
+            return Input(self.input("S", register))
         if selector == Source.K:
             register &= 3
-            return Input(self._input("K", 3)) if register == 3 else Constant(CONSTANTS[register])
-        if register in self.written:
-            return Register(register)
-        return Input(self._input("V", register))
+            return Input(self.input("K", 3)) if register == 3 else Constant(CONSTANTS[register])
+        return self.vector(register)
 
-    def _input(self, kind: Literal["V", "S", "K", "P"], number: int) -> int:
+    def vector(self, register: int) -> LaneSource:
+        """Where the program finds a vector register."""
+        return Register(register) if register in self.written else Input(self.input("V", register))
+
+    def input(self, kind: Kind, number: int) -> int:
+        """The program's input for a register of the state before it."""
         return self.inputs.setdefault((kind, number), len(self.inputs))
 
     def _need_predicate(self, number: int) -> None:
         if number in self.compared or ("P", number) in self.inputs:
             return
-        self.head.append(Instruction("gt", number, Input(self._input("P", number)), Constant(0)))
+        self.head.append(Instruction("gt", number, Input(self.input("P", number)), Constant(0)))
 
 
 def depth(mode: int) -> int:

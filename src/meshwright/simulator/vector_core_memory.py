@@ -125,12 +125,16 @@ class Traffic:
             return
         n = state.chunks * state.spec.lanes
         taints = state.v_taint[instruction.vd, :n].reshape(len(words), -1)
-        if self._flight is not None and np.isin(words, self._flight.words).any():
+        if self.may_arrive(words):
             what = "VST to L1 words that a fill may still write"
             state.l1_taint[words] = state.taint(Defect(Kind.UNPREDICTABLE, what, pc))
             return
         state.l1[words] = lane.to_fp16(state.v[instruction.vd, :n]).view(np.uint16).reshape(len(words), -1)
         state.l1_taint[words] = taints
+
+    def may_arrive(self, words: Addresses) -> bool:
+        """Whether a fill may still write one of these words of L1."""
+        return self._flight is not None and bool(np.isin(words, self._flight.words).any())
 
     def land(self) -> None:
         """The fill in flight has arrived: its words, but those that were stored to meanwhile, are what was read."""

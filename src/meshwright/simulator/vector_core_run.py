@@ -28,6 +28,7 @@ from meshwright.simulator.vector_core_alu import (
     predicate_gap,
     reads,
 )
+from meshwright.simulator.vector_core_block import Lanes, Made, compile_block
 from meshwright.simulator.vector_core_memory import Traffic, VectorPort, require_dtype
 from meshwright.simulator.vector_core_state import KNOWN, Defect, DefectError, Fault, FaultError, State, Taints
 from meshwright.targets.ktpu.isa import vector as isa
@@ -47,13 +48,14 @@ REDUCTIONS: Final[dict[int, lane.ReduceKind]] = {
 class Code:
     """What has been made of instruction memory so far; it holds until a word of that changes.
 
-    decoded: by word, the instruction and the word after it. stretches: by the word they begin at and what else they
-    depend on.
+    decoded: by word, the instruction and the word after it. stretches and blocks: by the word they begin at and what
+    else they depend on.
     """
 
     def __init__(self) -> None:
         self.decoded: dict[int, tuple[isa.VectorInstruction, int]] = {}
         self.stretches: dict[tuple[int, int | None, int, int, Pending], Stretch] = {}
+        self.blocks: dict[tuple[int, int | None, int, int, Pending], Made] = {}
 
 
 class _Loop(Struct):
@@ -63,14 +65,15 @@ class _Loop(Struct):
 
 
 class Execution:
-    """One run over `state`. `port` is where fills and drains go."""
+    """One run over `state`. `port` is where fills and drains go; `lanes` runs blocks, if it is there."""
 
-    def __init__(self, state: State, port: VectorPort, code: Code) -> None:
+    def __init__(self, state: State, port: VectorPort, code: Code, lanes: Lanes | None = None) -> None:
         self.state = state
         self.pc = 0
         self.executed = 0
         self.traffic = Traffic(state, port)
         self._code = code
+        self._lanes = lanes
         self._loop: _Loop | None = None
         self._pending: Pending = SETTLED
         self._last_predicate: int | None = None
@@ -81,7 +84,9 @@ class Execution:
         self.pc = pc
         while True:
             instruction, following = self._fetch(self.pc)
-            if isinstance(instruction, isa.Alu):
+            if isinstance(instruction, _OF_BLOCKS) and self._block():
+                pass
+            elif isinstance(instruction, isa.Alu):
                 self.pc = self._alu()
             elif isinstance(instruction, isa.Halt):
                 self.executed += 1
@@ -149,6 +154,38 @@ class Execution:
             raise DefectError(self._defect(Kind.UNDEFINED, f"a loop of {instruction.body} words ends inside a VSETI"))
         self._loop = _Loop(start, end, max(int(state.s[instruction.va_sreg]), 1))
 
+    # Blocks.
+
+    def _block(self) -> bool:
+        """Runs the block that begins here, if there is one and all that it needs is known; whether it did."""
+        if self._lanes is None:
+            return False
+        state, end = self.state, self._loop.end if self._loop is not None else None
+        key = self.pc, end, state.mode, state.length, self._pending
+        made = self._code.blocks.get(key)
+        if made is None or not made.holds(state):
+            made = compile_block(state, self._lanes, self._peek, self.pc, end, self._pending)
+            self._code.blocks[key] = made
+        block = made.block
+        # Code that goes on for ever is stopped at the same word with and without blocks.
+        if block is None or self._straight + block.words > len(state.imem) or not block.ready(state, self.traffic):
+            return False
+        block.run(state, self.traffic, self._lanes)
+        self._pending = block.pending
+        if block.last_predicate is not None:
+            self._last_predicate = block.last_predicate
+        self.executed += block.words
+        self._straight += block.words - 1
+        self.pc = block.after
+        return True
+
+    def _peek(self, pc: int) -> tuple[isa.VectorInstruction, int] | None:
+        """What `_fetch` gives, or None where that would be a defect."""
+        try:
+            return self._fetch(pc)
+        except DefectError:
+            return None
+
     # The lanes.
 
     def _alu(self) -> int:
@@ -215,6 +252,8 @@ class Execution:
                 case "P":
                     inputs.append(state.p[number, :n] * np.uint32(lane.ONE))
                     clean = clean and not state.p_taint[number, :n].any()
+                case "L1":
+                    raise AssertionError("a stretch loads nothing")
         results = execute(stretch.program, tuple(inputs))
         for number, made in zip(stretch.predicates, results[len(stretch.vectors) :], strict=True):
             state.p[number, :n] = made
@@ -408,6 +447,7 @@ class Execution:
         self.traffic.drain(instruction, self.pc)
 
 
+_OF_BLOCKS: Final = (isa.Alu, isa.Load, isa.Store)
 _METHODS: Final[dict[type[Any], Callable[[Execution, Any], None]]] = {
     isa.Convert: Execution.convert,
     isa.Broadcast: Execution.broadcast,
