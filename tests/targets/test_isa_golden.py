@@ -7,8 +7,13 @@ import pytest
 
 from meshwright.targets.ktpu.isa import (
     Desc,
+    Drain,
+    Fill,
     Flit,
+    Gemm,
     Imem,
+    InstructionError,
+    Program,
     Run,
     cluster,
     decode_cluster,
@@ -161,3 +166,23 @@ def test_flit_tables():
     assert tables.keys() == golden.keys()
     for name, fields in golden.items():
         assert runs(tables[name]) == {f["name"]: (f["hi"], f["lo"], f.get("const")) for f in fields}, name
+
+
+def test_a_program_whose_addresses_are_moved_is_the_one_with_those_addresses():
+    cluster = Program("MG", (Fill(addr=0x40, n=3, sel=1), Gemm(gm=2, gn=2, nk=3, acc=1), Drain(addr=0x99, n=4)))
+    moved = cluster.moved({0: (1 << 40) - 1, 2: 0})
+    wanted = Program("MG", (Fill(addr=(1 << 40) - 1, n=3, sel=1), Gemm(gm=2, gn=2, nk=3, acc=1), Drain(addr=0, n=4)))
+    assert moved == wanted
+    assert moved.encode() == wanted.encode()
+    core = Program("VC", (Desc.base(3, 1 << 21), Desc.dim(3, 1, stride=-32, bound=9), Run(pc=5)))
+    moved = core.moved({0: 0x25_1234_5678})
+    wanted = Program("VC", (Desc.base(3, 0x25_1234_5678), *core.words[1:]))
+    assert (moved, moved.encode()) == (wanted, wanted.encode())
+    for program, at, message in (
+        (cluster, {1: 0}, "word 1 is a GEMM, which has no address"),
+        (core, {1: 0}, "word 1 is a DESC, which has no address"),
+        (cluster, {0: 1 << 40}, r"word 0: address 0x10000000000 does not fit 40 bits"),
+        (core, {0: -1}, r"word 0: address -0x1 does not fit 40 bits"),
+    ):
+        with pytest.raises(InstructionError, match=message):
+            program.moved(at)

@@ -32,11 +32,7 @@ class Relocatable(Struct, frozen=True):
 
     def at(self, addresses: Mapping[int, int]) -> Program:
         """The program for images at global byte addresses, by image number."""
-        words = list(self.program.words)
-        for reference in self.references:
-            address = addresses[reference.image] + reference.offset
-            words[reference.word] = _moved(words[reference.word], address)
-        return Program(self.program.unit, tuple(words))
+        return self.program.moved({r.word: addresses[r.image] + r.offset for r in self.references})
 
     def renumbered(self, images: Sequence[int]) -> Relocatable:
         """The same with other numbers for the images: `images[n]` for n."""
@@ -72,15 +68,3 @@ def _address(word: ClusterInstruction | Payload) -> int | None:
             return value
         case _:
             return None
-
-
-def _moved(word: ClusterInstruction | Payload, address: int) -> ClusterInstruction | Payload:
-    match word:
-        case Fill(n=n, sel=sel, preq=preq, eoff=eoff, fbank=fbank):
-            return Fill(addr=address, n=n, sel=sel, preq=preq, eoff=eoff, fbank=fbank)
-        case Drain(n=n):
-            return Drain(addr=address, n=n)
-        case Desc(ad=ad):
-            return Desc.base(ad, address)
-        case _:
-            raise TypeError(f"a {type(word).__name__} has no address")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from meshwright.targets.ktpu.isa.cluster import WORD_BITS, ClusterInstruction, Drain, Fill, Gemm, decode_cluster
 from meshwright.targets.ktpu.isa.fields import InstructionError
@@ -18,7 +20,7 @@ WORD_BYTES = WORD_BITS // 8
 _TAKEN = {"MG": (Fill, Gemm, Drain), "VC": (Imem, Desc, Run)}
 
 
-class Program(Struct, frozen=True):
+class Program(Struct, frozen=True, dict=True):
     """Instructions for one unit, in order, one 256-bit word each.
 
     Raises `InstructionError` for an instruction of the other type of unit: opcodes 1 to 3 mean something to both, so
@@ -43,6 +45,10 @@ class Program(Struct, frozen=True):
 
     def encode(self) -> tuple[int, ...]:
         """The 256-bit words; `InstructionError` names the word and the field that doesn't fit."""
+        return self._encoded
+
+    @cached_property
+    def _encoded(self) -> tuple[int, ...]:
         encoded: list[int] = []
         for at, instruction in enumerate(self.words):
             try:
@@ -50,6 +56,31 @@ class Program(Struct, frozen=True):
             except InstructionError as error:
                 raise InstructionError(f"word {at}: {error}") from None
         return tuple(encoded)
+
+    def moved(self, addresses: Mapping[int, int]) -> Program:
+        """The same with other DRAM addresses in some words, by their number: of a FILL, a DRAIN, or a base.
+
+        Raises `InstructionError` for a word that has no address, and for one past 40 bits.
+        """
+        words, encoded = list(self.words), list(self._encoded)
+        for at, address in addresses.items():
+            instruction = words[at]
+            match instruction:
+                case Fill() | Drain():
+                    field, changed = instruction.format.free["addr"], replace(instruction, addr=address)
+                case Desc(fld=0):
+                    field, changed = Desc.format.free["value"], replace(instruction, value=address)
+                case _:
+                    raise InstructionError(f"word {at} is a {instruction.mnemonic}, which has no address")
+            low, high = field.limits
+            if not low <= address <= high:
+                raise InstructionError(f"word {at}: address {address:#x} does not fit {field.width} bits {field.bits}")
+            words[at] = changed
+            encoded[at] = encoded[at] & ~field.insert(high) | field.insert(address)
+        made = Program(self.unit, tuple(words))
+        # Only addresses differ, and encoding a word takes far longer than changing one.
+        vars(made)["_encoded"] = tuple(encoded)
+        return made
 
     def to_bytes(self) -> bytes:
         """The words, 32 bytes each, little-endian, as staging memory holds them."""
