@@ -41,7 +41,7 @@ def test_bits_do_not_depend_on_the_number_of_meshes(by_columns, tokens):
 def test_bits_equal_can_say_no(by_columns, tokens):
     changed = by_columns[0].layers[-1].copy()
     changed.view(np.uint16)[0, 0, 0] ^= 1
-    other = type(by_columns[0])((*by_columns[0].layers[:-1], changed), (), {}, 1.0)
+    other = type(by_columns[0])((*by_columns[0].layers[:-1], changed), (), {}, 1.0, {})
     assert not bits_equal([by_columns[0], other], tokens.mask)
 
 
