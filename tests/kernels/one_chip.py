@@ -46,13 +46,16 @@ def run(kernel, *arrays, arithmetic=KTPU, placement=HERE):
     return run_alone(kernel, placement, arithmetic, arrays)
 
 
-def both(kernel, exact, *arrays, within):
-    """Holds the kernel against `exact(*float64 arrays)`: tightly as real numbers, `within` of the largest as ktpu."""
+def both(kernel, exact, *arrays, within, least=1e-30):
+    """Holds the kernel against `exact(*float64 arrays)`: tightly as real numbers, `within` of the largest as ktpu.
+
+    least: what the largest counts as at least: a few sums of many terms may all come out small, and their errors don't.
+    """
     wide = [a if a.dtype.kind in "iu" else a.astype(np.float64) for a in arrays]
     want = exact(*wide)
     as_reals = run(kernel, *arrays, arithmetic=REAL)
     assert as_reals.shape == want.shape
-    scale = max(1e-30, np.abs(want).max(initial=0.0))
+    scale = max(least, np.abs(want).max(initial=0.0))
     assert np.abs(as_reals - want).max(initial=0.0) <= 1e-12 * max(1.0, scale)
     made = run(kernel, *arrays)
     assert made.shape == want.shape
