@@ -21,7 +21,7 @@ from meshwright.runtime.dispatch import Dispatcher
 from meshwright.runtime.held import memory_of
 from meshwright.runtime.programs import Programs
 from meshwright.runtime.run import run_graph
-from meshwright.runtime.transport import InProcess
+from meshwright.runtime.transport import Delayed, InProcess
 from meshwright.runtime.transport_socket import Server
 from meshwright.sharding import MeshGroup
 from meshwright.simulator import Card as SimulatedCard
@@ -98,6 +98,22 @@ def test_a_value_lies_in_several_orders_and_is_sent_once_in_each():
     assert group.stats().devices[0].relayouts == 1
     made = memory_of(group.devices[0]).of(first.parts[0])
     assert [type(order) for order in made.images] == [Drained]
+
+
+def test_calls_of_the_transport_do_not_grow_with_the_meshes():
+    def calls(meshes, work):
+        counting = Delayed(InProcess(SimulatedCard(CARD)), 0.0)
+        group = MeshGroup.open(card_over(counting), meshes)
+        operands = group.copy(halves(32, 128)), group.split(halves(64 * len(group), 128), 0)
+        group.matmul(*operands)
+        before = counting.calls
+        work(group, *operands)
+        return counting.calls - before
+
+    one, four = (calls(meshes, MeshGroup.matmul) for meshes in ([0], [0, 1, 3, 2]))
+    assert one == four
+    one, two = (calls(meshes, lambda group, x, w: group.each(gelu, w)) for meshes in ([3], [3, 2]))
+    assert one == two
 
 
 def test_what_lies_in_memory_is_what_the_order_says():
