@@ -81,7 +81,7 @@ def test_more_meshes_take_no_more_calls():
         loaded(card, *sums)
         dispatcher.run([one.job() for one in sums])
         counts.append(len(recorder.log))
-    assert counts[0] == counts[1] == 26
+    assert counts[0] == counts[1] == 14
 
 
 def test_the_calls_of_a_round():

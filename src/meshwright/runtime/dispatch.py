@@ -11,7 +11,7 @@ from meshwright.ir.records import Site
 from meshwright.machine import MachineSpec
 from meshwright.runtime.discovery import FoundUnit
 from meshwright.runtime.dispatch_failures import CURE, Wedged, busy, standing, testimony
-from meshwright.runtime.dispatch_jobs import check_jobs, kind_at, named, sites_of
+from meshwright.runtime.dispatch_jobs import Encoder, check_jobs, kind_at, named, sites_of
 from meshwright.runtime.dispatch_mailbox import Mailboxes
 from meshwright.runtime.dispatch_mirror import COUNT
 from meshwright.runtime.dispatch_rounds import status_of
@@ -56,8 +56,9 @@ class Dispatcher:
             clock,
             sleep,
             depths,
-            {},
-            {},
+            known={},
+            kicks={},
+            encoder=Encoder(),
             one_after_another=one_after_another,
             verify=verify,
         )

@@ -17,6 +17,7 @@ from meshwright.targets.ktpu.isa.cluster import Drain
 from meshwright.targets.ktpu.isa.disassembler import line_of
 from meshwright.targets.ktpu.isa.flit import Flit, FlitType
 from meshwright.targets.ktpu.isa.payload import Run
+from meshwright.targets.ktpu.isa.program import Program
 
 WORD_BYTES: Final = 32
 TRANSACTIONS: Final = 256
@@ -35,11 +36,32 @@ def _header(txn: int, last: bool) -> bytes:
     return bits.to_bytes(8, "little")
 
 
-def staged(words: Sequence[int], txn: int) -> bytes:
+class Encoder:
+    """Words of programs, 32 bytes each. Those of the programs of the last run are kept, for one that runs again."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[Program, tuple[bytes, ...]]] = {}
+        self._now: dict[int, tuple[Program, tuple[bytes, ...]]] = {}
+
+    def begin(self) -> None:
+        """A run begins: what the one before it didn't use is forgotten."""
+        self._kept, self._now = self._now, {}
+
+    def words(self, program: Program) -> tuple[bytes, ...]:
+        """The words of a program; `InstructionError` for one that can't be encoded."""
+        # The program is kept with them, so that no other can have its identity.
+        found = self._now.get(id(program)) or self._kept.get(id(program))
+        if found is None:
+            found = program, tuple(word.to_bytes(WORD_BYTES, "little") for word in program.encode())
+        self._now[id(program)] = found
+        return found[1]
+
+
+def staged(words: Sequence[bytes], txn: int) -> bytes:
     """The staging slots of one kick: five 64-bit words for each instruction word, `last` set on the final one."""
     header, final = _header(txn, last=False), len(words) - 1
-    slots = [word.to_bytes(WORD_BYTES, "little") + header for word in words[:final]]
-    return b"".join((*slots, words[final].to_bytes(WORD_BYTES, "little"), _header(txn, last=True)))
+    slots = [word + header for word in words[:final]]
+    return b"".join((*slots, words[final], _header(txn, last=True)))
 
 
 class Caused(Struct, frozen=True):
@@ -51,17 +73,13 @@ class Caused(Struct, frozen=True):
 
 
 class Work:
-    """A `UnitJob` on its way: `sent` of its words have been cut off, `flying` pieces of it are not complete.
+    """A `UnitJob` on its way: `sent` of its words have been cut off, `flying` pieces of it are not complete."""
 
-    whole: it may not be cut, since nothing tells which of its words cause which arrivals.
-    """
-
-    def __init__(self, position: int, job: UnitJob, caused: tuple[Caused, ...], *, whole: bool) -> None:
+    def __init__(self, position: int, job: UnitJob, words: tuple[bytes, ...], caused: tuple[Caused, ...]) -> None:
         self.position = position
         self.job = job
+        self.words = words
         self.caused = caused
-        self.whole = whole
-        self.words = job.program.encode()
         self.sent = 0
         self.flying = 0
 
@@ -146,11 +164,11 @@ def named(position: int, job: Job) -> str:
     return f"job {position}, {job.what}"
 
 
-def work_of(position: int, job: UnitJob, machine: MachineSpec, slots: int) -> Work:
-    """The words of a job and what they cause; slots: staging slots of a mesh.
+def work_of(position: int, job: UnitJob, words: tuple[bytes, ...], machine: MachineSpec, slots: int) -> Work:
+    """A job, its encoded words and what they cause; slots: staging slots of a mesh.
 
-    Raises `InstructionError` for words that can't be encoded, and `DispatchError` where the stated arrivals are not
-    those that the drains of a cluster's program cause, or can't be awaited.
+    Raises `DispatchError` where the stated arrivals are not those that the drains of a cluster's program cause, or
+    can't be awaited.
     """
     stated = {arrival.site: arrival.signals for arrival in job.arrivals if arrival.signals}
     if len(stated) < sum(1 for arrival in job.arrivals if arrival.signals) or min(stated.values(), default=1) < 0:
@@ -165,24 +183,22 @@ def work_of(position: int, job: UnitJob, machine: MachineSpec, slots: int) -> Wo
                 f"{named(position, job)}, states arrivals {_listed(stated)}, and its drains cause {_listed(found)}: "
                 "it would be waited for in vain, or be taken for complete too soon. State what the drains acknowledge"
             )
-        return Work(position, job, caused, whole=False)
-    return _vector_work(position, job, stated, slots)
+        return Work(position, job, words, caused)
+    return Work(position, job, words, _vector_causes(position, job, stated, slots))
 
 
-def _vector_work(position: int, job: UnitJob, stated: Mapping[Site, int], slots: int) -> Work:
-    """Which of a vector core's runs sends is in its code: with one run it is that one, else all go together."""
+def _vector_causes(position: int, job: UnitJob, stated: Mapping[Site, int], slots: int) -> tuple[Caused, ...]:
+    """Which of a vector core's runs sends is in its code: with one run it is that one, else they are not cut apart."""
     runs = [at for at, word in enumerate(job.program.words) if isinstance(word, Run)]
-    whole = bool(stated) and len(runs) > 1
     if stated and not runs:
         raise DispatchError(f"{named(position, job)}, states arrivals {_listed(stated)}, and has no RUN to cause them")
-    if whole and len(job.program) > slots:
+    if stated and len(runs) > 1 and len(job.program) > slots:
         raise DispatchError(
             f"{named(position, job)}, has {len(runs)} runs in {len(job.program)} words and states arrivals "
             f"{_listed(stated)}. It doesn't fit the {slots} staging slots, and nothing tells which run causes which "
             "arrivals: make one job of each run"
         )
-    caused = tuple(Caused(runs[-1], site, signals) for site, signals in stated.items())
-    return Work(position, job, caused, whole=whole)
+    return tuple(Caused(runs[-1], site, signals) for site, signals in stated.items())
 
 
 def _drained(job: UnitJob, machine: MachineSpec) -> Iterator[Caused]:

@@ -54,41 +54,32 @@ class Limits(Struct, frozen=True):
         return min((self.fifo[site] for site in sites), default=1)
 
 
-class Want(Struct, frozen=True):
-    """Slots that a unit could use, and the fewest that are of use to it."""
+def allot(queues: Sequence[Sequence[int]], slots: int) -> list[int]:
+    """Staging slots for each unit, given how long the programs are that it could be sent, in order of precedence.
 
-    most: int
-    least: int = 1
-
-
-def shares(wants: Sequence[Want], slots: int) -> list[int]:
-    """Slots for each unit, in order of precedence: the fewest that are of use first, then even shares.
-
-    Nobody gets more than it wants, and what a short program leaves goes to the others evenly. So a long program fills
-    the memory when it is alone, and never keeps others waiting for a whole round.
+    A kick costs the host the same whatever its length, and controlling a card is slow, so a program is not cut unless
+    it has to be: whole ones are packed, first one for each unit, then more. A program that is longer than the memory is
+    cut anyway: it gets an even share, and more where others leave some. So none keeps others waiting for more than a
+    round, and none is kept waiting by many short ones.
     """
-    given = [0] * len(wants)
-    for at, want in enumerate(wants):
-        if 0 < want.least <= slots:
-            given[at] = want.least
-            slots -= want.least
-    hungry = _hungry(wants, given)
-    while slots and hungry:
-        # Whoever has least comes first, so that those with more get no further ahead.
-        level = min(given[at] for at in hungry)
-        lowest = [at for at in hungry if given[at] == level]
-        ceiling = min((given[at] for at in hungry if given[at] > level), default=level + slots)
-        ceiling = min(ceiling, *(wants[at].most for at in lowest))
-        step = max(1, min(ceiling - level, slots // len(lowest)))
-        for at in lowest[:slots]:
-            given[at] += step
-            slots -= step
-        hungry = _hungry(wants, given)
+    given = [0] * len(queues)
+    taken = [0] * len(queues)
+    long = [at for at, lengths in enumerate(queues) if lengths and lengths[0] > slots]
+    left = slots
+    for at, lengths in enumerate(queues):
+        need = max(1, slots // len(queues)) if at in long else lengths[0] if lengths else 0
+        if need <= left:
+            given[at], taken[at] = need, 1
+            left -= need
+    for at, lengths in enumerate(queues):
+        while given[at] and at not in long and taken[at] < len(lengths) and lengths[taken[at]] <= left:
+            given[at] += lengths[taken[at]]
+            left -= lengths[taken[at]]
+            taken[at] += 1
+    hungry = [at for at in long if given[at]]
+    for turn, at in enumerate(hungry):
+        given[at] += left // len(hungry) + (turn < left % len(hungry))
     return given
-
-
-def _hungry(wants: Sequence[Want], given: Sequence[int]) -> list[int]:
-    return [at for at, want in enumerate(wants) if 0 < given[at] < want.most]
 
 
 class Kick(Struct, frozen=True, eq=False):
@@ -134,7 +125,7 @@ class MeshRounds:
         self._window = window
         self._ready: dict[Site, deque[Work]] = {}
         self._served: dict[Site, int] = {}
-        self._rounds = 0
+        self._turn = 0
         self._latched: dict[int, int] = {}
         self._idle = True
 
@@ -192,13 +183,13 @@ class MeshRounds:
                 nodes[other].expect(signals, now, flight, arrivals=True)
 
     def _plan(self, nodes: Mapping[Site, Node]) -> Round:
-        waiting = sorted((site for site, works in self._ready.items() if works), key=lambda s: self._served.get(s, -1))
+        waiting = sorted((site for site, works in self._ready.items() if works), key=lambda s: self._served.get(s, 0))
         waiting = waiting[: self._limits.most_units(waiting)]
-        wants = [Want(sum(work.left for work in self._ready[site]), _least(self._ready[site][0])) for site in waiting]
+        queues = [[work.left for work in self._ready[site]] for site in waiting]
         kicks: list[Kick] = []
         content: list[bytes] = []
         first = 0
-        for site, given in zip(waiting, shares(wants, self._limits.slots), strict=True):
+        for site, given in zip(waiting, allot(queues, self._limits.slots), strict=True):
             pieces = self._cut(site, given)
             if pieces:
                 self.txn = (self.txn + 1) % TRANSACTIONS
@@ -207,13 +198,13 @@ class MeshRounds:
                 words = [word for piece in pieces for word in piece.work.words[piece.first : piece.stop]]
                 content.append(staged(words, kick.txn))
                 first += kick.flits
-                self._served[site] = self._rounds
-        self._rounds += 1
+                self._turn += 1
+                self._served[site] = self._turn
         return Round(kicks, self._limits.credits(kick.node.site for kick in kicks), b"".join(content))
 
     def _cut(self, site: Site, slots: int) -> tuple[Piece, ...]:
         works, pieces = self._ready[site], list[Piece]()
-        while slots and works and _least(works[0]) <= slots:
+        while slots:
             pieces.append(works[0].cut(slots))
             slots -= len(pieces[-1])
             if not works[0].left:
@@ -269,10 +260,6 @@ class MeshRounds:
             f"{ended.made} kicks. Completions were counted that this dispatcher did not cause: give the card to one "
             "dispatcher, and run again"
         )
-
-
-def _least(work: Work) -> int:
-    return work.left if work.whole else 1
 
 
 def _word(value: int) -> bytes:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from meshwright.errors import DispatchError
 from meshwright.ir.records import Site
 from meshwright.machine import MachineSpec
-from meshwright.runtime.dispatch_jobs import TRANSACTIONS, kind_at, named, sites_of, work_of
+from meshwright.runtime.dispatch_jobs import TRANSACTIONS, Encoder, kind_at, named, sites_of, work_of
 from meshwright.runtime.dispatch_mirror import Node, count_of
 from meshwright.runtime.dispatch_moves import Moves
 from meshwright.runtime.dispatch_order import Order
@@ -40,6 +40,7 @@ class Means(Struct, frozen=True):
     depths: Mapping[Site, int]
     known: dict[Site, int]
     kicks: dict[int, int]
+    encoder: Encoder
     one_after_another: bool
     verify: bool
 
@@ -76,7 +77,12 @@ class Run:
         self._progress = progress
         machine = means.machine
         slots = machine.dispatch.staged_words
-        self._works = {at: work_of(at, job, machine, slots) for at, job in enumerate(jobs) if isinstance(job, UnitJob)}
+        means.encoder.begin()
+        self._works = {
+            at: work_of(at, job, means.encoder.words(job.program), machine, slots)
+            for at, job in enumerate(jobs)
+            if isinstance(job, UnitJob)
+        }
         self._sites = sites_of(jobs)
         self._nodes: dict[Site, Node] = {}
         self._meshes = {mesh: self._rounds_of(mesh) for mesh in dict.fromkeys(int(site.chip) for site in self._sites)}
