@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.runtime.faulty import Disconnect
 
-from meshwright.errors import ConnectionLost, DeviceError, PlacementError, UnitTimeout, UnitWedged
+from meshwright.errors import ConnectionLost, DeviceError, EvaluationError, PlacementError, UnitTimeout, UnitWedged
 from meshwright.evaluate.real import RealArithmetic
 from meshwright.ir.build import GraphBuilder, whole
 from meshwright.ir.expression import Operand
@@ -244,6 +244,42 @@ def test_what_is_stored_over_a_content_keeps_the_rest():
         results.append(run_graph(graph, {0: device}, inputs)["y"][0].numpy())
         same(inputs["y"][0].numpy(), values["y"])
     same(*results)
+
+
+def unordered(stated):
+    """y = 2 x, z = 2 y; stated: whether the second load is said to come after the first store."""
+    builder = GraphBuilder()
+    x, y, z = (builder.tensor(name, (4, 32), ElementType.F16, (0,)) for name in "xyz")
+    first = None
+    for place, source, target in ((0, x, y), (1, y, z)):
+        core = Site(0, *CARD.coords(0, "VC")[place])
+        taken, made = (builder.fifo(core, (4, 32), ElementType.F16) for _ in range(2))
+        builder.load(source, whole((4, 32)), taken, after=[first] if first is not None and stated else [])
+        builder.compute(Generic.elementwise(Operand(0) + Operand(0), 1, 2), (taken,), (made,))
+        first = builder.store(target, whole((4, 32)), made)
+    return builder.graph()
+
+
+def test_what_is_in_no_stated_order_is_not_run():
+    device = Device(simulated(CARD), 0)
+    x = halves(4, 32)
+    given = {"x": (device.put(x, ElementType.F16),)}
+    same(run_graph(unordered(True), {0: device}, given)["z"][0].numpy(), 4 * x)
+    with pytest.raises(EvaluationError, match="ReadAfterWrite"):
+        run_graph(unordered(False), {0: device}, given)
+
+
+def test_a_result_with_a_hole_is_not_run():
+    builder = GraphBuilder()
+    x, y = (builder.tensor(name, (rows, 32), ElementType.F16, (0,)) for name, rows in (("x", 4), ("y", 8)))
+    core = Site(0, *CARD.coords(0, "VC")[0])
+    taken, made = (builder.fifo(core, (4, 32), ElementType.F16) for _ in range(2))
+    builder.load(x, whole((4, 32)), taken)
+    builder.compute(Generic.elementwise(Operand(0) + Operand(0), 1, 2), (taken,), (made,))
+    builder.store(y, whole((4, 32)), made)
+    device = Device(simulated(CARD), 0)
+    with pytest.raises(EvaluationError, match="Covered"):
+        run_graph(builder.graph(), {0: device}, {"x": (device.put(halves(4, 32), ElementType.F16),)})
 
 
 # What fails

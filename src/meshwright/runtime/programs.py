@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from typing import Final
 
 from meshwright import targets
+from meshwright.certify import Verdict, certify
+from meshwright.errors import EvaluationError
 from meshwright.evaluate.arithmetic import Arithmetic
 from meshwright.evaluate.walk import Progress
+from meshwright.ir.form import require_well_formed
 from meshwright.ir.graph import Graph
 from meshwright.machine import MachineSpec
 from meshwright.runtime.device import Device, Tensor
@@ -22,10 +26,34 @@ from meshwright.targets.ktpu.compiled import Compiled
 Compile = Callable[[Graph], Compiled]
 
 
+_ORDERED: Final = (
+    *("BlockBalance", "NoDeadlock", "ReadAfterWrite", "WrittenOnce", "Covered", "NoLiveOverwrite"),
+    *("UnreducedShard", "EachSummandOnce", "OpenedBeforeAdd"),
+)
+"""What a graph has to keep for programs to mean anything: on a card nothing else would refuse it."""
+
+
 @lru_cache(maxsize=64)
 def _compiler(machine: MachineSpec, given: frozenset[str]) -> Compile:
     """One function for each machine, so that a graph remembers what it was compiled to."""
-    return lambda graph: compile_graph(graph, machine, given)
+
+    def compiled(graph: Graph) -> Compiled:
+        require_well_formed(graph)
+        _require_ordered(graph, machine, given)
+        return compile_graph(graph, machine, given)
+
+    return compiled
+
+
+def _require_ordered(graph: Graph, machine: MachineSpec, given: frozenset[str]) -> None:
+    """The evaluator refuses such graphs when it runs them; a waiver of an obligation doesn't make a program of one."""
+    for entry in certify(graph, machine).entries:
+        if entry.verdict is not Verdict.BROKEN or entry.obligation not in _ORDERED:
+            continue
+        # What was there before covers the rest; the host puts the two together and sees to it.
+        if entry.obligation == "Covered" and given:
+            continue
+        raise EvaluationError(f"{entry.obligation}: {entry.message}")
 
 
 class Programs:
@@ -58,7 +86,11 @@ class Programs:
         self.transport.close()
 
     def compiled(self, graph: Graph, given: frozenset[str] = frozenset()) -> Compiled:
-        """What `graph` is compiled to, found once; raises what `compile_graph` does."""
+        """What `graph` is compiled to, found once.
+
+        Raises `GraphError` for a malformed graph, `EvaluationError` for one whose results would depend on an order that
+        it doesn't state, and what `compile_graph` does.
+        """
         return graph.derived(_compiler(self.machine, given))
 
     def run(
