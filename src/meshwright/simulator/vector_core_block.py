@@ -32,12 +32,12 @@ from meshwright.numerics.lane_program import excess_error
 from meshwright.numerics.twin.lane_functions import tables
 from meshwright.simulator.vector_core_alu import LaneCode, Operation, Pending, predicate_gap
 from meshwright.simulator.vector_core_memory import Traffic
-from meshwright.simulator.vector_core_state import KNOWN, Addresses, Descriptor, State
+from meshwright.simulator.vector_core_state import KNOWN, Addresses, DefectError, Descriptor, State
 from meshwright.targets.ktpu.isa import vector as isa
 from meshwright.targets.ktpu.isa.vector_formats import DType, Mask, Mode
 
 Fetch: TypeAlias = Callable[[int], tuple[isa.VectorInstruction, int] | None]
-"""The instruction at a word and the word after it, or None where there is none to be run."""
+"""The instruction at a word and the word after it, None where nothing was written; `DefectError` for a wrong word."""
 
 InputPlace: TypeAlias = tuple[int, int, int, list[int]]
 """An input of the kernels: address, number of its format, slot, and bytes from element to element."""
@@ -162,16 +162,34 @@ def compile_block(state: State, lanes: Lanes, fetch: Fetch, pc: int, end: int | 
     """
     if state.mode != Mode.FLAT or state.length % state.spec.lanes:
         return NONE
-    maker = _Maker(state, pending)
-    at = pc
-    while maker.words < _MOST and not (maker.words and at in (end, 0)):
-        found = fetch(at)
+    maker, at, whole = _made(state, fetch, pc, end, pending, _MOST)
+    if whole != maker.words:
+        maker, at, _ = _made(state, fetch, pc, end, pending, whole)
+    return maker.made(lanes, at)
+
+
+def _made(state: State, fetch: Fetch, pc: int, end: int | None, pending: Pending, most: int) -> tuple[_Maker, int, int]:
+    """A block of at most `most` words, the word after it, and how many of its words make whole passes.
+
+    ALU words in a row are one pass word by word too, and what becomes unknown in one pass may be more than in two. So a
+    block takes all of them or none.
+    """
+    maker, at, whole = _Maker(state, pending), pc, 0
+    while maker.words < most:
+        try:
+            found = None if maker.words and at in (end, 0) else fetch(at)
+        except DefectError:
+            break
+        if found is None or not isinstance(found[0], isa.Alu):
+            whole = maker.words
         if found is None or not maker.take(at, found[0]):
             break
         at = found[1]
-        if maker.words >= _ENOUGH and isinstance(found[0], isa.Store):
-            break
-    return maker.made(lanes, at)
+        if not isinstance(found[0], isa.Alu):
+            whole = maker.words
+            if isinstance(found[0], isa.Store) and whole >= _ENOUGH:
+                break
+    return maker, at, whole
 
 
 class _Code(LaneCode):

@@ -180,11 +180,8 @@ class Execution:
         return True
 
     def _peek(self, pc: int) -> tuple[isa.VectorInstruction, int] | None:
-        """What `_fetch` gives, or None where that would be a defect."""
-        try:
-            return self._fetch(pc)
-        except DefectError:
-            return None
+        """What `_fetch` gives, or None where nothing was written."""
+        return None if self.state.imem[pc] is None else self._fetch(pc)
 
     # The lanes.
 
