@@ -114,6 +114,8 @@ def test_calls_of_the_transport_do_not_grow_with_the_meshes():
     assert one == four
     one, two = (calls(meshes, lambda group, x, w: group.each(gelu, w)) for meshes in ([3], [3, 2]))
     assert one == two
+    one, four = (calls(meshes, lambda group, x, w: np.asarray(group.matmul(x, w))) for meshes in ([0], [0, 1, 3, 2]))
+    assert one == four, "pieces are fetched together"
 
 
 def test_what_lies_in_memory_is_what_the_order_says():

@@ -60,6 +60,15 @@ class Counted(Struct, frozen=True, kw_only=True):
     carried: int = 0
 
 
+def fetch_all(tensors: Sequence[Tensor]) -> list[Array]:
+    """The elements of values, in order, fetched together where a card is behind a transport; raises as `numpy` does."""
+    backends = {id(t.device.card.backend): t.device.card.backend for t in tensors}
+    for backend in backends.values():
+        if backend is not None:
+            backend.bring([t for t in tensors if t.device.card.backend is backend])
+    return [t.numpy() for t in tensors]
+
+
 class Stats(Counted, frozen=True, kw_only=True):
     """What a device has done: bytes from and to the host, graphs run, bytes of DRAM in use."""
 
@@ -107,6 +116,10 @@ class Backend(Protocol):
 
     def memory(self, device: Device) -> Memory:
         """The memory of a device that is being opened."""
+        ...
+
+    def bring(self, tensors: Sequence[Tensor]) -> None:
+        """Reads values that are about to be asked for, for the price of one call of a transport."""
         ...
 
     def run(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from meshwright.errors import DeviceError
 from meshwright.evaluate.arithmetic import Array
 from meshwright.machine import MachineSpec
@@ -24,6 +26,19 @@ class Held:
     def __init__(self, elements: Array | None = None) -> None:
         self.elements = elements
         self.images: dict[Order, Span] = {}
+
+
+class Reading(Struct, frozen=True, eq=False):
+    """A piece that is about to be read from its image in `order`; spans: host addresses, none where it needn't be."""
+
+    held: Held
+    order: Order | None
+    spans: tuple[HostSpan, ...]
+
+    def take(self, found: Sequence[bytes]) -> None:
+        """Keeps what the spans hold."""
+        if self.order is not None:
+            self.held.elements = unpacked(self.order, found)
 
 
 class CardMemory:
@@ -53,12 +68,19 @@ class CardMemory:
 
     def elements(self, tensor: Tensor) -> Array:
         """The elements, read from the card where the host hasn't got them."""
+        reading = self.reading(tensor)
+        reading.take(self._transport.collect(reading.spans))
+        elements = self.of(tensor).elements
+        assert elements is not None
+        return elements
+
+    def reading(self, tensor: Tensor) -> Reading:
+        """What has to be read so that the host has a value: nothing where it has it."""
         held = self.of(tensor)
-        if held.elements is None:
-            order, span = next(iter(held.images.items()))
-            spans = self.host_spans(span, order)
-            held.elements = unpacked(order, self._transport.collect(spans))
-        return held.elements
+        if held.elements is not None:
+            return Reading(held, None, ())
+        order, span = next(iter(held.images.items()))
+        return Reading(held, order, self.host_spans(span, order))
 
     def drop(self, tensor: Tensor) -> None:
         """Lets go of a value and of every image of it but the one in its own span."""

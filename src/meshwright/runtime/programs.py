@@ -17,7 +17,7 @@ from meshwright.machine import MachineSpec
 from meshwright.runtime.device import Device, Tensor
 from meshwright.runtime.dispatch import Dispatcher
 from meshwright.runtime.dispatch_failures import Wedged
-from meshwright.runtime.held import CardMemory
+from meshwright.runtime.held import CardMemory, memory_of
 from meshwright.runtime.programs_run import ProgramsRun
 from meshwright.runtime.transport import Transport
 from meshwright.targets.ktpu.compile import compile_graph
@@ -92,6 +92,14 @@ class Programs:
         it doesn't state, and what `compile_graph` does.
         """
         return graph.derived(_compiler(self.machine, given))
+
+    def bring(self, tensors: Sequence[Tensor]) -> None:
+        """Reads values that the host hasn't got, all in one call."""
+        wanted = [memory_of(tensor.device).reading(tensor) for tensor in tensors]
+        spans = [span for reading in wanted for span in reading.spans]
+        found = iter(self.transport.collect(spans))
+        for reading in wanted:
+            reading.take([next(found) for _ in reading.spans])
 
     def run(
         self,

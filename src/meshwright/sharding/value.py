@@ -14,7 +14,7 @@ from meshwright.ir.formats import ElementType
 from meshwright.ir.pool import Pool
 from meshwright.ir.spec import Spec
 from meshwright.kernels.kernel import Shaped
-from meshwright.runtime.device import Tensor
+from meshwright.runtime.device import Tensor, fetch_all
 from meshwright.sharding.pictures import svg_picture, text_picture
 
 _CONTRIBUTIONS = {Pool.SUM: "summands", Pool.PROD: "factors"}
@@ -94,13 +94,10 @@ class Sharded(Struct, frozen=True, eq=False):
     def numpy(self) -> Array:
         """The whole value, fetched and put together; `SplitError` for a partial."""
         self.require_whole("numpy()")
-        whole: NDArray[Any] | None = None
-        for rank, place in enumerate(self.places()):
-            piece = self.parts[rank].numpy()
-            if whole is None:
-                whole = np.empty(self.shape, piece.dtype)
+        pieces = fetch_all(self.parts)
+        whole: NDArray[Any] = np.empty(self.shape, pieces[0].dtype)
+        for piece, place in zip(pieces, self.places(), strict=True):
             whole[place] = piece
-        assert whole is not None
         return whole
 
     def require_whole(self, what: str) -> None:
