@@ -57,7 +57,7 @@ def compile_graph(graph: Graph, machine: MachineSpec, given: frozenset[str] = fr
     clusters, shared = _cut_of_clusters(whole, sites, given)
     near = through_memory(whole, clusters | _far_of_cores(whole, sites), machine)
     chains = emitted_chains(near, sites.cores, machine, shared)
-    cut = through_memory(near, cut_stages(near, chains), machine)
+    cut = cut_stages(near, chains, machine).of(near, machine)
     known = tuple(emitted_cut(cut, chain, machine) if chain.emitted is None else chain for chain in chains)
     return works_of(cut, machine, sites.clusters, known)
 

@@ -21,7 +21,7 @@ from meshwright.targets.ktpu.compiled import Piece
 from meshwright.targets.ktpu.emit_vector import Placed, emit_vector
 from meshwright.targets.ktpu.orders import Rows, rows
 from meshwright.targets.ktpu.relocate import LEAST_ADDRESS, Relocatable, relocatable
-from meshwright.targets.ktpu.staging import Part, part_of
+from meshwright.targets.ktpu.staging import Part, part_of, through_memory
 
 _ALIGNMENT: Final = 256
 
@@ -75,10 +75,36 @@ def emitted_cut(graph: Graph, chain: Chain, machine: MachineSpec) -> Chain:
     raise PlacementError(chain.refused)
 
 
-def cut_stages(graph: Graph, chains: Sequence[Chain]) -> set[StageId]:
-    """The loads and stores of the chains that are to go through memory."""
-    cut = (stage for chain in chains if chain.emitted is None for stage in chain.stages)
-    return {stage for stage in cut if isinstance(graph.stages[stage].kind, (Load, Store))}
+class Cut(Struct, frozen=True):
+    """Loads and stores that are to go through memory; joined: the loads that have to find whole rows there."""
+
+    stages: frozenset[StageId] = frozenset()
+    joined: frozenset[StageId] = frozenset()
+
+    def of(self, graph: Graph, machine: MachineSpec) -> Graph:
+        """The graph with all of them cut."""
+        return through_memory(graph, self.stages, machine, self.joined)
+
+
+def cut_stages(graph: Graph, chains: Sequence[Chain], machine: MachineSpec) -> Cut:
+    """What of the chains that aren't emitted has to go through memory so that they can be."""
+    cuts = [_cut_of(graph, chain, machine) for chain in chains if chain.emitted is None]
+    nothing: frozenset[StageId] = frozenset()
+    return Cut(nothing.union(*(cut.stages for cut in cuts)), nothing.union(*(cut.joined for cut in cuts)))
+
+
+def _cut_of(graph: Graph, chain: Chain, machine: MachineSpec) -> Cut:
+    """Only the stores where that is enough; whole rows where a fold over their parts needs them."""
+    loads, stores = (
+        frozenset(stage for stage in chain.stages if isinstance(graph.stages[stage].kind, kind))
+        for kind in (Load, Store)
+    )
+    everything = Cut(loads | stores)
+    for cut in (Cut(stores), everything, Cut(loads | stores, loads)):
+        apart = cut.of(graph, machine)
+        if any(_attempt(apart, chain, machine, padded).emitted is not None for padded in (True, False)):
+            return cut
+    return everything
 
 
 def _chains(graph: Graph, sites: Sequence[Site]) -> Iterator[Chain]:

@@ -28,14 +28,17 @@ from meshwright.targets.ktpu.placement import KtpuPlacement
 _DRAINED: Final = ElementType.F16
 
 
-def through_memory(graph: Graph, stages: Collection[StageId], machine: MachineSpec) -> Graph:
+def through_memory(
+    graph: Graph, stages: Collection[StageId], machine: MachineSpec, joined: Collection[StageId] = ()
+) -> Graph:
     """`graph` with the loads and stores `stages` cut in two; they keep their ids, the copies come after all others.
 
-    Raises `PlacementError` for positions that are looked up by a unit.
+    joined: loads of those whose blocks are parts of rows, and that find each row in one piece. Raises `PlacementError`
+    for positions that are looked up by a unit.
     """
     draft = _Draft(graph, machine)
     for stage in sorted(stages):
-        draft.cut(stage)
+        draft.cut(stage, stage in joined)
     return draft.graph()
 
 
@@ -80,12 +83,12 @@ class _Draft:
             tuple(dict.fromkeys(self._precedences)),
         )
 
-    def cut(self, number: StageId) -> None:
+    def cut(self, number: StageId, joined: bool = False) -> None:
         """Cuts a load or a store in two."""
         stage = self._stages[number]
         match stage.kind:
             case Load(pattern=Affine(), multicast=None) as kind:
-                self._cut_load(number, kind, stage.outs[0])
+                self._cut_load(number, kind, stage.outs[0], joined)
             case Store(pattern=Affine()) as kind:
                 self._cut_store(number, kind, stage.ins[0])
             case Load() | Store():
@@ -94,8 +97,10 @@ class _Draft:
             case _:
                 raise TypeError(f"s{number} is a {type(stage.kind).__name__}; loads and stores go through memory")
 
-    def _cut_load(self, number: StageId, kind: Load, buffer: BufferId) -> None:
-        scratch, blocks = self._scratch(number, buffer, kind.num_blocks, self._tensors[kind.tensor].format)
+    def _cut_load(self, number: StageId, kind: Load, buffer: BufferId, joined: bool) -> None:
+        format = self._tensors[kind.tensor].format
+        parts = self._parts(kind, buffer) if joined else 1
+        scratch, blocks = self._scratch(number, buffer, kind.num_blocks, format, parts)
         rank = self._given.rank_of(self._stages[number])
         copied = self._copy(
             Load(kind.tensor, kind.pattern, kind.num_blocks, rank=rank), Store(scratch, blocks, rank=0), buffer
@@ -120,14 +125,29 @@ class _Draft:
         self._precedences = [Precedence(last, e.after) if e.before == number else e for e in self._precedences]
         self._precedences.append(Precedence(number, first))
 
-    def _scratch(self, number: StageId, buffer: BufferId, count: int, format: ElementType) -> tuple[TensorId, Affine]:
-        """A tensor of the buffer's blocks, one after the other, in the mesh of its site, and the pattern of them."""
+    def _parts(self, kind: Load, buffer: BufferId) -> int:
+        """How many blocks, one after the other, are the parts of a row."""
+        pattern, block = kind.pattern, self._buffers[buffer].block
+        if not isinstance(pattern, Affine) or not pattern.loops or not block:
+            return 1
+        *others, last = pattern.loops[-1].stride
+        along = not any(others) and last == pattern.box[-1] == block[-1]
+        return pattern.loops[-1].extent if along and kind.num_blocks % pattern.loops[-1].extent == 0 else 1
+
+    def _scratch(
+        self, number: StageId, buffer: BufferId, count: int, format: ElementType, parts: int = 1
+    ) -> tuple[TensorId, Affine]:
+        """A tensor of the buffer's blocks, one after the other, in the mesh of its site, and the pattern of them.
+
+        parts: so many at a time lie side by side along the last axis.
+        """
         record = self._buffers[buffer]
         name = f"blocks of s{number}~{len(self._tensors)}"
-        block = record.block or (1,)
-        self._tensors.append(Tensor(name, (count, *block), format, (record.site.chip,)))
-        loop = Loop(count, (1, *(0,) * len(block)))
-        return TensorId(len(self._tensors) - 1), Affine((0,) * (1 + len(block)), (1, *block), (loop,))
+        *rows, row = record.block or (1,)
+        self._tensors.append(Tensor(name, (count // parts, *rows, parts * row), format, (record.site.chip,)))
+        loops = Loop(count // parts, (1, *(0 for _ in rows), 0)), Loop(parts, (0, *(0 for _ in rows), row))
+        pattern = Affine((0,) * (2 + len(rows)), (1, *rows, row), loops[: 1 + (parts > 1)])
+        return TensorId(len(self._tensors) - 1), pattern
 
     def _copy(self, load: Load, store: Store, like: BufferId) -> tuple[StageId, StageId]:
         """A load and a store at the memory agent of the chip that the load's piece is on."""
