@@ -1,0 +1,68 @@
+"""What the tests of programs share: graphs of single kernels, groups, and plans that both backends run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from tests.kernels.one_chip import shaped
+
+from meshwright import targets
+from meshwright.evaluate.walk import evaluate
+from meshwright.ir.graph import Graph
+from meshwright.kernels.alone import graph_alone, operand_name
+from meshwright.kernels.compose import Composition
+from meshwright.sharding import MeshGroup, Sharded
+from programs.compare import MACHINE, Comparison, difference
+
+KTPU = targets.arithmetic(MACHINE)
+
+
+def halves(seed: int, *shape: int, scale: float = 1.0) -> np.ndarray:
+    return (np.random.default_rng([seed, *shape]).standard_normal(shape) * scale).astype(np.float16)
+
+
+def graph_and_inputs(kernel, operands: Sequence[np.ndarray], chip: int = 0) -> tuple[Graph, dict]:
+    """A kernel alone on one chip of the card."""
+    graph = graph_alone(kernel, targets.placement(MACHINE, chip), [shaped(x) for x in operands])
+    return graph, {operand_name(number): (x,) for number, x in enumerate(operands)}
+
+
+def same(comparison: Comparison, graph: Graph, inputs, machine=MACHINE) -> None:
+    """The graph's programs give what it evaluates to: its results, and every intermediate that is stored."""
+    wanted = evaluate(graph, inputs, KTPU, [graph.tensors[t].name for t in graph.stored()])
+    assert comparison.compare(graph, inputs, wanted, machine), f"refused: {dict(comparison.tally.refused)}"
+
+
+def same_kernel(comparison: Comparison, kernel, *operands: np.ndarray, chip: int = 0) -> np.ndarray:
+    """A kernel, or each of a composition, alone on one chip; returns what it evaluates to."""
+    if isinstance(kernel, Composition):
+        return kernel.through(lambda one, *values: same_kernel(comparison, one, *values, chip=chip), *operands)
+    graph, inputs = graph_and_inputs(kernel, operands, chip)
+    same(comparison, graph, inputs)
+    return evaluate(graph, inputs, KTPU)["result"][0]
+
+
+def same_value(found: Sharded, wanted: Sharded) -> None:
+    """Every rank's piece, bit for bit."""
+    assert found.meshes == wanted.meshes
+    assert found.specs == wanted.specs
+    for rank, (a, b) in enumerate(zip(found.parts, wanted.parts, strict=True)):
+        problem = difference(a.numpy(), b.numpy())
+        assert problem is None, f"piece {rank}, on mesh {found.meshes[rank]}: {problem}"
+
+
+def on_both(call, machine=MACHINE, meshes=None, grid=None) -> tuple[MeshGroup, Sharded]:
+    """`call(group)` on a group whose graphs are evaluated and on one that runs programs: one and the same value.
+
+    Returns the second group, and what it gave.
+    """
+    groups = [
+        MeshGroup.open(machine, meshes, backend=backend)
+        if grid is None
+        else MeshGroup.grid(machine, *grid, meshes, backend=backend)
+        for backend in ("evaluator", "simulator")
+    ]
+    wanted, found = (call(group) for group in groups)
+    same_value(found, wanted)
+    return groups[1], found

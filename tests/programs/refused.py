@@ -1,0 +1,23 @@
+"""Graphs that a machine's units can't run: which messages may refuse them, and what it is that the units lack.
+
+A refusal whose message isn't here is a failure: something that could be run isn't.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+REFUSED: Final[tuple[tuple[str, str], ...]] = (
+    (
+        r"stage s\d+ can't be emitted for a vector core: it folds \d+ blocks of \[(\d+, )*1\], one element "
+        r"of a row each; a core takes rows in parts of more",
+        "a row that L1 doesn't hold and whose length is prime comes element by element, and a core moves words of 16",
+    ),
+)
+"""Patterns, matched with the whole message, and why no unit of the machine can do it."""
+
+
+def reason(message: str) -> str | None:
+    """Why a graph that was refused with `message` can't be run; None where it should have been."""
+    return next((why for pattern, why in REFUSED if re.fullmatch(pattern, message, re.DOTALL)), None)
