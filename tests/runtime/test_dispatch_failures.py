@@ -24,12 +24,14 @@ from tests.simulator.programs import fresh
 from meshwright.errors import ConnectionLost, DispatchError, TransportError, UnitFault, UnitTimeout, UnitWedged
 from meshwright.machine.figures import DispatchSpec
 from meshwright.runtime.dispatch import Dispatcher
+from meshwright.runtime.dispatch_mirror import fault_name
 from meshwright.runtime.jobs import HostJob, UnitJob
 from meshwright.runtime.transport import InProcess
 from meshwright.simulator import Card, Undefined
 from meshwright.simulator import registers as reg
 from meshwright.simulator.ordering import Event
 from meshwright.simulator.unit import Signal
+from meshwright.simulator.vector_core import Fault
 from meshwright.targets.ktpu.isa import Drain, Fill, Gemm, Program, Run, load_code
 from meshwright.targets.ktpu.isa import vector as isa
 
@@ -202,6 +204,12 @@ def test_a_fault_is_named():
         "VC (1, 0) of mesh 0 stopped with fault 7 (VL, a vector length of 0 or more than 128) in job 0, softmax"
     )
     dispatcher.run([UnitJob(CORE, Program("VC", GOOD), "next")])
+
+
+def test_every_fault_of_a_vector_core_has_its_name():
+    for fault in Fault:
+        assert fault_name("VC", fault).startswith(f"fault {fault.value} ({fault.name}, ")
+    assert (fault_name("VC", 10), fault_name("MG", 1)) == ("fault 10", "fault 1")
 
 
 def test_a_fault_that_later_completions_hide():

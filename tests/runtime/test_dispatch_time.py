@@ -1,4 +1,4 @@
-"""Four meshes with a mesh's work each take the time of one over a transport as slow as JTAG; one after another, four."""
+"""Over a transport as slow as JTAG, four meshes with a mesh's work each take the time of one; in turn, of four."""
 
 import time
 

@@ -23,7 +23,7 @@ _VECTOR_FAULTS: Final = {
     8: "REDVL, a reduction over a vector length that it can't take",
     9: "CUDATA, a burst for another buffer, past the end, or while another sender's was open",
 }
-"""Codes of a vector core's faults. Source: RTL, in tests/golden/ktpu_vector_isa.json."""
+"""Codes of a vector core's faults. Source: the card's RTL."""
 
 
 def fault_name(kind: str, code: int) -> str:
