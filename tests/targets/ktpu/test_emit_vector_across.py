@@ -13,6 +13,7 @@ from meshwright.ir.build import GraphBuilder, whole
 from meshwright.ir.expression import Operand
 from meshwright.ir.formats import ElementType
 from meshwright.ir.operation import Generic, Reduce
+from meshwright.ir.pattern import Affine, Loop
 from meshwright.ir.pool import Pool
 from meshwright.kernels.norm import layer_norm, rms_norm
 from meshwright.kernels.reduce import reduce
@@ -175,8 +176,42 @@ def test_columns_that_end_inside_a_word_of_others_are_refused():
     )
 
 
-def test_rows_in_parts_of_one_element_are_refused():
-    # 2999 is a prime number, so its only parts that are alike have one element.
-    assert "it folds 2999 blocks of [2, 1], one element of a row each; a core takes rows in parts of more" in refused(
-        reduce("sum"), halves(2, 2999)
+@pytest.mark.parametrize("length", [2999, 5209, 2 * 2999])
+def test_rows_in_parts_of_one_element(length):
+    # Prime numbers: the only parts of such a row that are alike have one element.
+    x, gamma, beta = halves(2, length), halves(length, seed=1), halves(length, seed=2)
+    check_kernel(reduce("sum", keep=True), x, layout="padded", cores=1)
+    check_kernel(softmax(), x, layout="padded", cores=1)
+    check_kernel(layer_norm(), x, gamma, beta, layout="padded", cores=1)
+    check_kernel(rms_norm(), x, gamma, layout="padded")
+
+
+def test_parts_of_one_element_along_two_axes_are_refused():
+    builder = GraphBuilder()
+    x, y = (builder.tensor(n, s, F16, (CHIP,)) for n, s in (("x", (1, 6)), ("y", (1, 1))))
+    taken, out = (builder.fifo(SITE, (1, 1), F16) for _ in range(2))
+    builder.load(x, Affine((0, 0), (1, 1), (Loop(6, (0, 1)),)), taken)
+    builder.compute(Reduce(Pool.SUM, (0, 1), 6), (taken,), (out,))
+    builder.store(y, whole((1, 1)), out)
+    graph = builder.graph()
+    with pytest.raises(PlacementError) as error:
+        tasks_of(graph, placed(graph, "padded"))
+    assert str(error.value) == (
+        "stage s1 can't be emitted for a vector core: it folds 6 blocks of [1, 1] along axes [0, 1]; parts of one "
+        "element don't say along which of them they follow each other"
+    )
+
+
+def test_parts_that_dont_follow_each_other_are_refused():
+    builder = GraphBuilder()
+    x, y = (builder.tensor(n, s, F16, (CHIP,)) for n, s in (("x", (4, 64)), ("y", (4, 1))))
+    taken, out = builder.fifo(SITE, (4, 16), F16), builder.fifo(SITE, (4, 1), F16)
+    builder.load(x, Affine((0, 48), (4, 16), (Loop(4, (0, -16)),)), taken)
+    builder.compute(Reduce(Pool.SUM, (1,), 4), (taken,), (out,))
+    builder.store(y, whole((4, 1)), out)
+    graph = builder.graph()
+    with pytest.raises(PlacementError) as error:
+        tasks_of(graph, placed(graph, "padded"))
+    assert str(error.value) == (
+        "stage s0 can't be emitted for a vector core: the 4 blocks of a row don't follow each other"
     )

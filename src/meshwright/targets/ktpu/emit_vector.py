@@ -46,7 +46,8 @@ def emit_vector(
 ) -> tuple[VectorTask, ...]:
     """The tasks of the vector core at `site`, in an order in which they can run.
 
-    where: for each piece (tensor, rank) that the core touches, its place in the DRAM of the core's own mesh.
+    where: for each piece (tensor, rank) that the core touches, its place in the DRAM of the core's own mesh. Results
+    lie apart from what their chain loads: a row that takes several runs is stored before all of it is loaded.
 
     Raises `PlacementError`, with the stage and the reason, for what a core can't do, for rows that don't begin at
     words, and for chains that need more registers than there are.

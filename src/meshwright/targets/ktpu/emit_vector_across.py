@@ -37,7 +37,7 @@ class AcrossRow(Row):
 
     def _is_vector(self, buffer: BufferId) -> bool:
         """Whether a buffer has a vector for each element of the fold; otherwise it has one for all."""
-        return self._chain.spans_folded(self._graph, buffer)
+        return buffer in self._chain.spanning
 
     def _fold(self, pool: Pool, buffer: BufferId) -> Value:
         def node(left: Value, right: Value) -> Value:

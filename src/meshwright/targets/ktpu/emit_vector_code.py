@@ -21,7 +21,8 @@ from meshwright.numerics.lane_instructions import COMPARISONS, Instruction, Pred
 from meshwright.numerics.lane_instructions import Constant as LaneConstant
 from meshwright.numerics.lane_instructions import Input as LaneInput
 from meshwright.targets.ktpu.emit_vector_layout import LANES, VECTOR
-from meshwright.targets.ktpu.emit_vector_stages import Chain, refusal
+from meshwright.targets.ktpu.emit_vector_moves import refusal
+from meshwright.targets.ktpu.emit_vector_stages import Chain
 from meshwright.targets.ktpu.emit_vector_tree import folded
 from meshwright.targets.ktpu.emit_vector_values import Counter, Operation, Place, Value
 from meshwright.targets.ktpu.lane_code import code_of, compile_expressions
@@ -112,7 +113,7 @@ class Row:
         if buffer in self._loads:
             return not self._places(self._loads[buffer], 0).single
         if self._chain.folded:
-            return self._chain.spans_folded(self._graph, buffer)
+            return buffer in self._chain.spanning
         ins = self._makers[buffer].ins
         return not ins or any(self._is_vector(taken) for taken in ins)
 
@@ -252,7 +253,7 @@ class Row:
             return self._scalars[buffer]
         stage = self._makers[buffer]
         pool = _pool(stage)
-        if pool is not None and self._chain.spans_folded(self._graph, stage.ins[0]):
+        if pool is not None and stage.ins[0] in self._chain.spanning:
             results = [self._fold(pool, stage.ins[0])]
         else:
             results = self._results(stage, [partial(self._scalar, b) for b in stage.ins], self._whole(0))

@@ -17,9 +17,10 @@ from meshwright.machine.figures import VectorCoreSpec
 from meshwright.targets.ktpu.emit_vector_across import AcrossRow
 from meshwright.targets.ktpu.emit_vector_code import Keeping, Row
 from meshwright.targets.ktpu.emit_vector_layout import LANES, VECTOR, WORD, Placed, Region, View, runs
+from meshwright.targets.ktpu.emit_vector_moves import Move, refusal
 from meshwright.targets.ktpu.emit_vector_registers import Assembly, OutOfRegistersError
 from meshwright.targets.ktpu.emit_vector_runs import Memory, Step, in_one_part, steps
-from meshwright.targets.ktpu.emit_vector_stages import Chain, Move, refusal
+from meshwright.targets.ktpu.emit_vector_stages import Chain
 from meshwright.targets.ktpu.emit_vector_values import Counter, Operation, Place, Value, without_the_unused
 
 VALUE_BYTES: Final = 2
@@ -353,7 +354,7 @@ def _divisors(size: int, most: int) -> list[int]:
 
 def _rooms(safe: int) -> tuple[int, ...]:
     """L1 words that a part of a long row may use: all of them, or so few that most parts are alike."""
-    return safe, safe // 2, VECTOR
+    return safe, safe // 2, safe // 4
 
 
 def _sent(made: Sequence[Step]) -> int:

@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from meshwright.ir.graph import Graph
 from meshwright.ir.ids import TensorId
-from meshwright.targets.ktpu.emit_vector_stages import Chain, Move, refusal
+from meshwright.targets.ktpu.emit_vector_moves import Move, refusal
+from meshwright.targets.ktpu.emit_vector_stages import Chain
 
 WORD: Final = 32
 """Bytes of a memory word and of an L1 word."""
@@ -203,18 +204,8 @@ class _Block(Struct, frozen=True):
         return {along: axis for axis, (along, size) in axes if along is not None and size != 1}
 
     def corner(self, move: Move) -> tuple[int, ...]:
-        """Where the block begins in the move's tensor, blocks that are folded into one being one."""
-        first = self.number * move.blocks
-        corner = move.pattern.corner(first)
-        if move.blocks > 1:
-            axis = self.axes_of(move).get(min(self.chain.folded))
-            for later in range(1, move.blocks):
-                wanted = list(corner)
-                if axis is not None:
-                    wanted[axis] += later * move.pattern.box[axis] * move.pattern.steps[axis]
-                if move.pattern.corner(first + later) != tuple(wanted):
-                    raise refusal(move.stage, f"the {move.blocks} blocks of a row don't follow each other")
-        return corner
+        """Where the block begins in the move's tensor."""
+        return move.pattern.corner(self.number)
 
     def first(self, move: Move) -> int:
         """Byte address of the block's first element."""

@@ -13,7 +13,6 @@ import msgspec
 import rustworkx as rx
 from msgspec import Struct
 
-from meshwright.errors import PlacementError
 from meshwright.ir.flow import stage_order
 from meshwright.ir.formats import ElementType
 from meshwright.ir.graph import Graph
@@ -22,33 +21,17 @@ from meshwright.ir.operation import ComputeOp, Generic, Reduce, Unit
 from meshwright.ir.pattern import Affine
 from meshwright.ir.pool import Pool
 from meshwright.ir.records import Compute, Load, Site, Stage, Store
+from meshwright.targets.ktpu.emit_vector_moves import Move, goes_on, refusal, with_loop_along, without_loop
 
 FOLDS: Final = frozenset({Pool.SUM, Pool.MAX, Pool.MIN})
-
-
-class Move(Struct, frozen=True):
-    """A load or a store of a chain: stage, buffer in the core, and which boxes of which piece it touches.
-
-    along: for each axis of the piece the axis of the results that it runs along; None where it has one element.
-    blocks: how many of its blocks one block of the chain takes; they follow each other along the first folded axis.
-    """
-
-    stage: StageId
-    buffer: BufferId
-    tensor: int
-    rank: int
-    pattern: Affine
-    num_blocks: int
-    along: tuple[int | None, ...] = ()
-    blocks: int = 1
 
 
 class Chain(Struct, frozen=True):
     """Stages joined by FIFOs, in an order in which they can fire.
 
     size: elements of a block along each axis of the results. axes: for each buffer, along which of these its axes run.
-    folded: axes longer than one that are folded. across: whether a fold goes across vectors instead of within one:
-    elements that are folded aren't the innermost.
+    folded: axes longer than one that are folded. spanning: buffers with more than one element along these. across:
+    whether a fold goes across vectors instead of within one: elements that are folded aren't the innermost.
     """
 
     stages: tuple[StageId, ...]
@@ -58,11 +41,8 @@ class Chain(Struct, frozen=True):
     size: tuple[int, ...]
     axes: Mapping[BufferId, tuple[int, ...]]
     folded: frozenset[int]
+    spanning: frozenset[BufferId]
     across: bool
-
-    def spans_folded(self, graph: Graph, buffer: BufferId) -> bool:
-        """Whether a buffer has more than one element along a folded axis."""
-        return _spans(graph.buffers[buffer].block, self.axes[buffer], self.folded)
 
 
 def chains_at(graph: Graph, site: Site) -> tuple[Chain, ...]:
@@ -111,12 +91,14 @@ def _chain(graph: Graph, stages: tuple[StageId, ...]) -> Chain:
     loads, stores = ([_lined_up(graph, move, axes) for move in moves] for moves in (loads, stores))
     size = _size(graph, stages, axes)
     folded = _folded(graph, computes, axes)
-    across = bool(folded) and folded != frozenset(a for a in range(min(folded), len(size)) if size[a] > 1)
     blocks = max((op.blocks for op in _reduces(graph, computes)), default=1)
     if blocks > 1:
-        size = tuple(have * blocks if a == min(folded) else have for a, have in enumerate(size))
-        loads = [_joined(graph, move, stores[0], blocks, (axes[move.buffer], folded)) for move in loads]
-    return Chain(stages, tuple(loads), tuple(computes), tuple(stores), size, axes, folded, across)
+        axis = min(folded)
+        size = tuple(have * blocks if a == axis else have for a, have in enumerate(size))
+        loads = [_joined(graph, move, stores[0].num_blocks, blocks, (axes[move.buffer], axis)) for move in loads]
+    across = bool(folded) and folded != frozenset(a for a in range(min(folded), len(size)) if size[a] > 1)
+    spanning = _spanning(graph, loads, computes, axes, folded)
+    return Chain(stages, tuple(loads), tuple(computes), tuple(stores), size, axes, folded, spanning, across)
 
 
 def _reduces(graph: Graph, computes: list[StageId]) -> list[Reduce]:
@@ -134,24 +116,48 @@ def _lined_up(graph: Graph, move: Move, axes: Mapping[BufferId, tuple[int, ...]]
     return msgspec.structs.replace(move, along=along)
 
 
-def _spans(block: tuple[int, ...], axes: tuple[int, ...], folded: frozenset[int]) -> bool:
-    return any(size > 1 and axis in folded for size, axis in zip(block, axes, strict=True))
-
-
-def _joined(graph: Graph, move: Move, store: Move, blocks: int, how: tuple[tuple[int, ...], frozenset[int]]) -> Move:
+def _joined(graph: Graph, move: Move, stored: int, blocks: int, where: tuple[tuple[int, ...], int]) -> Move:
     """The load, `blocks` of its blocks taken as one where it is upstream of a fold that does so."""
-    spans = _spans(graph.buffers[move.buffer].block, *how)
-    each = move.num_blocks // store.num_blocks
+    axes, axis = where
+    spans = any(size > 1 and own == axis for size, own in zip(graph.buffers[move.buffer].block, axes, strict=True))
+    each = move.num_blocks // stored
     if each == 1 and not spans:
         return move
     if each != blocks:
         raise refusal(move.stage, f"it loads {each} blocks of a row for each that is stored, and {blocks} are folded")
-    return msgspec.structs.replace(move, blocks=blocks)
+    left = blocks
+    while left > 1:
+        at = len(move.pattern.loops) - 1
+        found = with_loop_along(move, at, axis) if at >= 0 else move
+        if at < 0 or left % move.pattern.loops[at].extent or not goes_on(found, at, axis):
+            raise refusal(move.stage, f"the {blocks} blocks of a row don't follow each other")
+        left //= move.pattern.loops[at].extent
+        move = without_loop(found, at, axis)
+    return move
 
 
-def refusal(stage: StageId, reason: str) -> PlacementError:
-    """The error that says why stage `stage` can't become instructions."""
-    return PlacementError(f"stage s{stage} can't be emitted for a vector core: {reason}")
+def _spanning(
+    graph: Graph,
+    loads: list[Move],
+    computes: list[StageId],
+    axes: Mapping[BufferId, tuple[int, ...]],
+    folded: frozenset[int],
+) -> frozenset[BufferId]:
+    """Buffers with more than one element along a folded axis; of those in parts, all parts together."""
+    found = {
+        buffer
+        for buffer, own in axes.items()
+        if any(size > 1 and axis in folded for size, axis in zip(graph.buffers[buffer].block, own, strict=True))
+    }
+    for move in loads:
+        if any(size > 1 and axis in folded for size, axis in zip(move.pattern.box, move.along, strict=True)):
+            found.add(move.buffer)
+    for stage_id in computes:
+        stage = graph.stages[stage_id]
+        assert isinstance(stage.kind, Compute)
+        if isinstance(stage.kind.op, Generic) and any(taken in found for taken in stage.ins):
+            found.update(stage.outs)
+    return frozenset(found)
 
 
 def _require_loadable(graph: Graph, stage: StageId, format: ElementType) -> None:
@@ -228,13 +234,15 @@ def _folded(graph: Graph, computes: list[StageId], axes: Mapping[BufferId, tuple
             along = [axes[buffer][a] for a in sorted(kind.op.axes) if taken[a] > 1]
             folded = frozenset(along)
             if not folded:
-                if kind.op.blocks > 1:
+                if kind.op.blocks == 1:
+                    continue
+                if len(kind.op.axes) != 1:
                     raise refusal(
                         stage_id,
-                        f"it folds {kind.op.blocks} blocks of {list(taken)}, one element of a row each; a core takes "
-                        "rows in parts of more",
+                        f"it folds {kind.op.blocks} blocks of {list(taken)} along axes {list(kind.op.axes)}; parts of "
+                        "one element don't say along which of them they follow each other",
                     )
-                continue
+                folded = frozenset({axes[buffer][kind.op.axes[0]]})
             if along != sorted(along):
                 raise refusal(
                     stage_id, f"it folds axes that are {along} of what is stored, and takes them in that order"
