@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -97,8 +98,7 @@ class Dispatcher:
         if kick is None or not self.credit:
             return False
         try:
-            while kick.left and self.credit:
-                queued = self._flit(kick)
+            for queued in self._flits(kick, min(kick.left, self.credit)):
                 self.credit -= 1
                 kick.slot += 1
                 kick.left -= 1
@@ -114,18 +114,21 @@ class Dispatcher:
         """Instructions are complete."""
         self.credit = self.credit + count & SHORT
 
-    def _flit(self, kick: _Kick) -> Queued:
-        slot = kick.slot
-        if not self._written[slot].all():
-            raise undefined(
-                f"staging slot {slot} is dispatched and was never written: it holds whatever was last there"
-            )
-        words = self._staged[slot]
-        header = int(words[-1])
-        if (kind := header >> _TYPE & 15) != FlitType.CU_INST:
-            raise unsupported(f"staging slot {slot} has a flit of type {kind}; units take instructions, type 5")
-        word = int.from_bytes(words.tobytes()[:_PAYLOAD_BYTES], "little")
-        return Queued(word, kick.issue, header >> _TXN & 0xFF, bool(header & _LAST))
+    def _flits(self, kick: _Kick, count: int) -> Iterator[Queued]:
+        """The next flits of a program; trouble for one that is none, once those before it are taken."""
+        slots = slice(kick.slot, kick.slot + count)
+        staged, written = self._staged[slots], np.all(self._written[slots], axis=1).tolist()
+        data, size = staged.tobytes(), FLIT_WORDS * staged.itemsize
+        for at, header in enumerate(staged[:, -1].tolist()):
+            slot = slots.start + at
+            if not written[at]:
+                raise undefined(
+                    f"staging slot {slot} is dispatched and was never written: it holds whatever was last there"
+                )
+            if (kind := header >> _TYPE & 15) != FlitType.CU_INST:
+                raise unsupported(f"staging slot {slot} has a flit of type {kind}; units take instructions, type 5")
+            word = int.from_bytes(data[at * size : at * size + _PAYLOAD_BYTES], "little")
+            yield Queued(word, kick.issue, header >> _TXN & 0xFF, bool(header & _LAST))
 
     def _push(self, unit: Unit, queued: Queued) -> None:
         push(unit, queued, self._fifo)

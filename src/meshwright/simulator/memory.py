@@ -124,17 +124,19 @@ class Dram:
     def read(self, address: int, count: int) -> Bytes:
         """The bytes, to be looked at before the next write; trouble where one of them was never written."""
         self.inside(address, count)
-        number, start = divmod(address, PAGE)
-        page = self._pages.get(number)
-        stop = start + count
-        # A search for a zero byte takes a tenth of what `all` does.
-        if (
-            page is not None
-            and stop <= PAGE
-            and b"\0" not in page.written[start // _GRAIN : -(-stop // _GRAIN)].tobytes()
-        ):
-            return page.data[start:stop]
+        if self.written(address, count):
+            number, start = divmod(address, PAGE)
+            return self._pages[number].data[start : start + count]
         return np.concatenate(self.pieces(address, count))
+
+    def written(self, address: int, count: int) -> bool:
+        """Whether the bytes are in one page, and every one of them was written."""
+        number, start = divmod(address, PAGE)
+        stop = start + count
+        if stop > PAGE or (page := self._pages.get(number)) is None:
+            return False
+        # A search for a zero byte takes a tenth of what `all` does.
+        return b"\0" not in page.written[start // _GRAIN : -(-stop // _GRAIN)].tobytes()
 
     def pieces(self, address: int, count: int) -> list[Bytes]:
         """The bytes as `read` gives them, page by page."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from meshwright.errors import NumericsError
 from meshwright.machine import Coord, MachineSpec, MeshSpec
@@ -18,7 +19,7 @@ from meshwright.simulator.arithmetic import BLOCK, ENTRY_BYTES, ROWS, Kernels
 from meshwright.simulator.assumptions import Assumptions
 from meshwright.simulator.faults import Trouble, not_modelled, undefined, unsupported
 from meshwright.simulator.interlink import Fabric, Interlink, Packet, Sticky
-from meshwright.simulator.memory import Bytes, Dram, Page
+from meshwright.simulator.memory import PAGE, Bytes, Dram, Page
 from meshwright.simulator.operands import Segment
 from meshwright.simulator.ordering import Event, HostTime, Issue
 from meshwright.simulator.unit import GRANULE, Run, Setting, Source, Unit, UnitData, UnitFactory, Unmodelled, Write
@@ -31,6 +32,10 @@ _BURST: Final = 8
 """Granules of a burst to memory."""
 _KEPT_ENTRIES: Final = 1 << 19
 """L1 entries whose quantised form is kept: 64 MiB of elements."""
+
+
+Entries: TypeAlias = tuple[NDArray[np.int8], NDArray[np.uint8]]
+"""Elements `[n, 4, 32]` and scales `[n, 4]` of L1 entries."""
 
 
 class _Kept(Struct, frozen=True, eq=False):
@@ -166,14 +171,45 @@ class Mesh:
     def sources(self, runs: Sequence[Run], issue: Issue) -> list[Source]:
         """What FILLs of `runs` leave in L1, as far as none of them is in trouble."""
         found: list[Source] = []
+        together = self._together(runs)
         try:
             for address, entries, prequantised in runs:
-                found.append(self._source(address, entries, prequantised, issue))
+                found.append(self._source(address, entries, prequantised, issue, together))
         except Trouble:
             pass  # whoever executes that FILL by itself meets the same
         return found
 
-    def _source(self, address: int, entries: int, prequantised: bool, issue: Issue) -> _Kept:
+    def _together(self, runs: Sequence[Run]) -> dict[tuple[int, int], Entries]:
+        """Elements and scales of new runs of fp16, by their first byte and size.
+
+        Those that follow each other in a page are quantised in one call; what can't be read is left out.
+        """
+        new = sorted(
+            (self._split(run[0])[1], run[1] * ENTRY_BYTES) for run in runs if not (run[2] or run in self._kept)
+        )
+        found: dict[tuple[int, int], Entries] = {}
+        at = 0
+        while at < len(new):
+            start, until = at, new[at][0]
+            while at < len(new) and new[at][0] == until and until + new[at][1] <= (new[start][0] // PAGE + 1) * PAGE:
+                until += new[at][1]
+                at += 1
+            if until > (first := new[start][0]) and self.dram.written(first, until - first):
+                q, scale = self._shared.kernels.quantise_entries(self.dram.read(first, until - first))
+                for local, size in new[start:at]:
+                    which = slice((local - first) // ENTRY_BYTES, (local - first + size) // ENTRY_BYTES)
+                    found[local, size] = q[which], scale[which]
+            at = max(at, start + 1)
+        return found
+
+    def _source(
+        self,
+        address: int,
+        entries: int,
+        prequantised: bool,
+        issue: Issue,
+        together: Mapping[tuple[int, int], Entries] | None = None,
+    ) -> _Kept:
         key, dram = (address, entries, prequantised), self.dram
         kept = self._kept.get(key)
         # Most operands lie in pages that nobody writes any more, which is seen at a glance.
@@ -186,13 +222,16 @@ class Mesh:
         if kept is not None and dram.unchanged(local, size, kept.stamp):
             self._kept.move_to_end(key)
             return kept
-        segment = self._segment(dram.read(local, size), prequantised)
+        if together is not None and kept is None and (made := together.get((local, size))) is not None:
+            segment = Segment(self.number(), *made)
+        else:
+            segment = self._segment(dram.read(local, size), prequantised)
         if kept is None:
             self._kept_entries += entries
-        made = self._kept[key] = _Kept(dram.stamp, segment, local, local + size, dram.pages(local, size))
+        entry = self._kept[key] = _Kept(dram.stamp, segment, local, local + size, dram.pages(local, size))
         while self._kept_entries > _KEPT_ENTRIES:
             self._kept_entries -= self._kept.popitem(last=False)[0][1]
-        return made
+        return entry
 
     def _segment(self, data: Bytes, prequantised: bool) -> Segment:
         if not prequantised:
