@@ -26,9 +26,10 @@ from meshwright.machine.figures import DispatchSpec
 from meshwright.runtime.dispatch import Dispatcher
 from meshwright.runtime.dispatch_mirror import fault_name
 from meshwright.runtime.jobs import HostJob, UnitJob
-from meshwright.runtime.transport import InProcess
-from meshwright.simulator import Card, Undefined
+from meshwright.runtime.transport import InProcess, stopped
+from meshwright.simulator import Card, Kind, MachineFault, Report, Undefined
 from meshwright.simulator import registers as reg
+from meshwright.simulator.faults import raised
 from meshwright.simulator.ordering import Event
 from meshwright.simulator.unit import Signal
 from meshwright.simulator.vector_core import Fault
@@ -315,8 +316,76 @@ def test_a_fault_at_a_read_of_the_host_leaves_units_as_they_are():
     one = Sums(A, 0)
     one.load(InProcess(card))
     dispatcher = dispatching(card)
-    with pytest.raises(Undefined):
-        dispatcher.run([one.job(), host_copy(0, MEMORY, 0, 64)])
+    with pytest.raises(Undefined) as error:
+        dispatcher.run([one.job(), host_copy(0, MEMORY, 0, 64, "early")])
+    assert error.value.__notes__ == ["while the host read for job 1, early"]
+    dispatcher.run([one.job()])
+    assert one.right(card)
+    assert dispatcher.wedged == ()
+
+
+@pytest.mark.parametrize(("number", "note"), [(1, "while the host wrote for job 2, late"), (9, None)])
+def test_a_fault_at_a_write_of_the_host(number, note):
+    card = quick()
+
+    class Faulting(Recorder):
+        def submit(self, writes):
+            if len(self.calls("submit")) == 1:
+                self.log.append(("submit", (), None))
+                self.transport.submit(writes[:number])
+                raise stopped(raised(Report(Kind.UNPREDICTABLE, 0, "a race")), number, len(writes))
+            super().submit(writes)
+
+    card.write_block(CARD.host_addr(0, 0), bytes(256))
+    dispatcher = dispatching(card, wrap=Faulting)
+    copies = [host_copy(0, 0, 64 * at, 64, what) for at, what in ((1, "early"), (2, "late"))]
+    jobs = [gemms(A, 100), *copies, gemms(B, 100), gemms(C, 100)]
+    with pytest.raises(MachineFault) as error:
+        dispatcher.run(jobs)
+    assert error.value.__notes__[1:] == ([note] if note else [])
+    dispatcher.run(jobs)
+    assert dispatcher.wedged == ()
+
+
+def test_a_fault_of_what_an_interrupted_run_left():
+    card = fresh()
+    drain = UnitJob(A, Program("MG", (Drain(addr=CARD.global_addr(0, 0), n=1),)), "drain")
+    dispatcher = dispatching(card, wrap=lambda transport: Cut(transport, 2, KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        dispatcher.run([drain])
+    with pytest.raises(Undefined) as error:
+        dispatcher.run([])
+    assert error.value.__notes__ == ["in a job of a run that was given up"]
+    dispatcher.run([UnitJob(B, Program("MG", ()), "nothing")])
+    assert "needs MG (1, 1) of mesh 0, which has been out of use" in message_of(UnitWedged, dispatcher, [drain])
+
+
+def test_a_unit_that_hangs_while_others_go_on():
+    """Its time is up when it is, however busy the others are."""
+    card = quick(MG=hanging(Quick, 0, (1, 1), 0))
+    clock = Clock(tick=1)
+    dispatcher = Dispatcher(InProcess(card), CARD, timeout=30, clock=clock, sleep=clock.sleep)
+    with pytest.raises(UnitTimeout):
+        dispatcher.run([gemms(A), *(gemms(FAR, 100) for _ in range(200))])
+    assert clock.now < 100
+
+
+def test_an_interruption_between_a_kick_and_its_note():
+    card = fresh()
+    one = Sums(A, 0)
+    one.load(InProcess(card))
+
+    class Interrupted(Clock):
+        def __call__(self):
+            if self.now == 0 and card.mesh(0).agent.dispatcher.running:
+                self.now = 1
+                raise KeyboardInterrupt
+            return self.now
+
+    clock = Interrupted()
+    dispatcher = Dispatcher(InProcess(card), CARD, clock=clock, sleep=clock.sleep)
+    with pytest.raises(KeyboardInterrupt):
+        dispatcher.run([one.job()])
     dispatcher.run([one.job()])
     assert one.right(card)
     assert dispatcher.wedged == ()

@@ -84,7 +84,7 @@ class Dispatcher:
         self._running = True
         try:
             with _Lost(self):
-                self._settle()
+                self._recover()
                 self._usable(jobs)
                 self._run(jobs, progress)
         finally:
@@ -111,7 +111,7 @@ class Dispatcher:
             raise self._timed_out(silence) from None
         except MachineFault as fault:
             self._remember(run)
-            self._faulted(fault, run)
+            self._faulted(fault, run.concerned)
             raise
         except BaseException:
             self._remember(run)
@@ -131,12 +131,12 @@ class Dispatcher:
             "is to be used; make another transport and Dispatcher, on a card that is reset"
         )
 
-    def _faulted(self, fault: MachineFault, run: Run) -> None:
+    def _faulted(self, fault: MachineFault, concerned: Callable[[Site], str | None]) -> None:
         report = fault.report
         if report.at is None or report.mesh not in self._means.machine.mesh_ids:
             return
         site = Site(ChipId(report.mesh), *report.at)
-        if (jobs := run.concerned(site)) is not None:
+        if (jobs := concerned(site)) is not None:
             fault.add_note(f"in {jobs}")
             self._wedge(site, f"the simulator stopped it: {report}")
 
@@ -168,6 +168,13 @@ class Dispatcher:
         return UnitTimeout("\n".join(lines) + f"\nTo use what hangs again, {CURE}{others}")
 
     # What an earlier run left
+
+    def _recover(self) -> None:
+        try:
+            self._settle()
+        except MachineFault as fault:
+            self._faulted(fault, lambda site: "a job of a run that was given up" if site in self._left else None)
+            raise
 
     def _settle(self) -> None:
         """Waits until the units that an earlier run left at work are through, or are out of use."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -46,6 +47,16 @@ class Moves:
     def writes(self) -> tuple[int, list[tuple[int, Bytes]]]:
         """How many jobs have something to write now, and the blocks of all of them."""
         return len(self._to_write), [write for _, writes in self._to_write for write in writes]
+
+    def writer(self, number: int | None) -> str | None:
+        """The job that block `number` of `writes` is of, as messages name it; None where it is no host job's."""
+        blocks = (at for at, writes in self._to_write for _ in writes)
+        found = None if number is None else next(islice(blocks, number, None), None)
+        return None if found is None else named(found, self._job(found))
+
+    def readers(self) -> str:
+        """The jobs that `reads` reads for, as messages name them."""
+        return "; ".join(named(at, self._job(at)) for at in [*self._to_read, *(at for at, _ in self._to_compare)])
 
     def written(self, jobs: int) -> list[int]:
         """The blocks of so many jobs have been written; those that are complete with that."""

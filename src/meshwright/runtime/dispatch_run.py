@@ -15,8 +15,9 @@ from meshwright.runtime.dispatch_mirror import Node, count_of
 from meshwright.runtime.dispatch_moves import Moves
 from meshwright.runtime.dispatch_order import Order
 from meshwright.runtime.dispatch_rounds import Kick, MeshRounds, limits_of, status_of
-from meshwright.runtime.jobs import Job, UnitJob
+from meshwright.runtime.jobs import Job, Span, UnitJob
 from meshwright.runtime.transport import Bytes, Transport, carried_out
+from meshwright.simulator import MachineFault
 from meshwright.simulator import registers as reg
 
 Progress = Callable[[int, int], None]
@@ -92,6 +93,7 @@ class Run:
         self._dull_polls = 0
         self._pause = _FIRST_PAUSE
         self._in_doubt: set[Site] = set()
+        self._sending: list[tuple[int, MeshRounds, Kick]] = []
 
     def _rounds_of(self, mesh: int) -> MeshRounds:
         sites = [site for site in self._sites if site.chip == mesh]
@@ -126,6 +128,9 @@ class Run:
 
     def left(self) -> list[Left]:
         """Units that have work, or may have."""
+        # An interruption can come between a kick and the note of it.
+        for _, _, kick in self._sending:
+            self._doubt(kick)
         return [
             Left(site, None if site in self._in_doubt else node.target)
             for site, node in self._nodes.items()
@@ -225,28 +230,44 @@ class Run:
         return True
 
     def _submit(self, writes: list[tuple[int, Bytes]], kicks: list[tuple[int, MeshRounds, Kick]]) -> None:
+        self._sending = kicks
         try:
             self._means.transport.submit(writes)
-        except BaseException as problem:
+        except Exception as problem:
             done = carried_out(problem)
-            for at, mesh, kick in kicks:
-                if done is None or at <= done:
-                    mesh.kicked(self._nodes, self._means.clock())
-                if done is None or at == done:
-                    self._in_doubt |= {kick.node.site, *(site for piece in kick.pieces for site in piece.arrivals)}
+            if done is not None:
+                self._kicked([kick for kick in kicks if kick[0] < done])
+                self._sending = [kick for kick in kicks if kick[0] == done]
+            if isinstance(problem, MachineFault) and (job := self._moves.writer(done)) is not None:
+                problem.add_note(f"while the host wrote for {job}")
             raise
+        self._kicked(kicks)
+        self._sending = []
+
+    def _kicked(self, kicks: Sequence[tuple[int, MeshRounds, Kick]]) -> None:
         for _, mesh, _ in kicks:
             mesh.kicked(self._nodes, self._means.clock())
+
+    def _doubt(self, kick: Kick) -> None:
+        self._in_doubt |= {kick.node.site, *(site for piece in kick.pieces for site in piece.arrivals)}
 
     # Reading
 
     def _read(self) -> bool:
         spans = self._moves.reads()
         if spans:
-            data = self._means.transport.collect(spans)
+            data = self._collect(spans)
             for at in self._moves.read(data):
                 self._order.done(at)
         return self._moves.make() or bool(spans)
+
+    def _collect(self, spans: Sequence[Span]) -> Sequence[bytes]:
+        try:
+            return self._means.transport.collect(spans)
+        except MachineFault as fault:
+            if fault.report.at is None:
+                fault.add_note(f"while the host read for {self._moves.readers()}")
+            raise
 
     # Polling
 
@@ -288,15 +309,16 @@ class Run:
 
     def _wait(self, news: bool, now: float) -> None:
         """Raises `NoAnswer` where somebody has taken too long; else pauses, the longer the less there is to see."""
+        late = [n for n in self._nodes.values() if not n.quiet and now - n.since > self._means.timeout]
+        running = [m for m in self._meshes.values() if m.round is not None and m.status.running]
+        if late or any(now - mesh.since > self._means.timeout for mesh in running):
+            # Where a unit is late and its dispatcher runs, the unit has the credits that this waits for.
+            silent = {node.site.chip for node in late}
+            stuck = (m for m in running if m.mesh in silent or now - m.since > self._means.timeout)
+            raise NoAnswer(tuple(late), tuple(stuck))
         if news:
             self._dull_polls, self._pause = 0, _FIRST_PAUSE
             return
-        late = [n for n in self._nodes.values() if not n.quiet and now - n.since > self._means.timeout]
-        stuck = [m for m in self._meshes.values() if m.status.running and now - m.since > self._means.timeout]
-        if late or stuck:
-            running = {node.site.chip for node in late}
-            stuck += [m for m in self._meshes.values() if m.status.running and m.mesh in running and m not in stuck]
-            raise NoAnswer(tuple(late), tuple(stuck))
         self._dull_polls += 1
         if self._dull_polls > _EAGER_POLLS:
             self._means.sleep(self._pause)
