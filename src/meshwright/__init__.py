@@ -3,12 +3,15 @@
 from meshwright import kernels
 from meshwright.errors import MeshwrightError
 from meshwright.machine import load as load_machine
+from meshwright.runtime.cards import connected, simulated
+from meshwright.runtime.device import Card
 from meshwright.sharding import COPIED, PARTIAL, MeshGroup, Plan, Sharded, Spec, Step, pairing
 from meshwright.sharding.certified import certify_plan as certify
 
 __all__ = [
     "COPIED",
     "PARTIAL",
+    "Card",
     "MeshGroup",
     "MeshwrightError",
     "Plan",
@@ -16,7 +19,9 @@ __all__ = [
     "Spec",
     "Step",
     "certify",
+    "connected",
     "kernels",
     "load_machine",
     "pairing",
+    "simulated",
 ]

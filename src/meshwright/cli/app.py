@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli import accuracy, asm, bench, check, demo, doctor, machines, mutate, show, simulate, sweep
+from meshwright.cli import accuracy, asm, bench, check, demo, doctor, machines, mutate, show, simulate, sweep, walk
 from meshwright.cli.failures import reported
 from meshwright.cli.versions import version
 
@@ -12,6 +12,7 @@ _EXAMPLES = """
 [bold]First steps[/bold]
 
   meshwright demo                           real weights over four meshes
+  meshwright walk                           one product, down to the bits of its words
   meshwright doctor                         what runs here, and why
   meshwright doctor --golden tests/golden   are these the machine's bits?
   meshwright machines ktpu-v13p             four meshes in a chain, drawn
@@ -57,6 +58,7 @@ app.command("recheck")(reported(check.recheck_command))
 app.command("show")(reported(show.show))
 app.command("simulate")(reported(simulate.simulate))
 app.command("sweep-rules")(reported(sweep.sweep_rules))
+app.command("walk")(reported(walk.walk))
 app.add_typer(bench.group, name="bench")
 
 
