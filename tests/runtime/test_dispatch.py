@@ -292,6 +292,36 @@ def test_refused_program_of_another_type():
     )
 
 
+def test_refused_arrivals_where_no_unit_is():
+    refused(
+        [UnitJob(A, GEMM, "send", (), (arrival(site(1, 1, 0)),))],
+        "job 0, send, needs a unit at 1:(1,0), where ktpu-v13p has none",
+    )
+
+
+def test_refused_no_such_mesh():
+    refused(
+        [UnitJob(site(7, 1, 1), GEMM, "gemm")],
+        "job 0, gemm, needs a unit of type MG at 7:(1,1), where ktpu-v13p has none",
+    )
+
+
+def test_refused_arrivals_twice_for_one_unit():
+    refused(
+        [UnitJob(B, Program("MG", (sent(B, A),)), "send", (), (arrival(A), arrival(A)))],
+        "job 0, send: each arrival states another site and a number of signals",
+    )
+
+
+def test_refused_queues_that_take_nothing():
+    refused(
+        [UnitJob(A, GEMM, "gemm")],
+        "the unit at 0:(1,1) queues 1 instructions: a round has fewer kicks than credits and no more credits than "
+        "that, so it needs 2",
+        units=[FoundUnit(0, (1, 1), "MG", 4, 1, 3)],
+    )
+
+
 def test_refused_arrivals_that_its_drains_do_not_cause():
     program = Program("MG", (sent(A, B, 9),))
     refused(

@@ -128,6 +128,7 @@ class Piece(Struct, eq=False):
 
 def check_jobs(jobs: Sequence[Job], machine: MachineSpec) -> None:
     """Raises `DispatchError` where a job waits for itself or a later one, or names a unit that can't take it."""
+    kinds = {site: kind_at(machine, site) for site in sites_of(jobs)}
     for position, job in enumerate(jobs):
         for before in job.after:
             if not 0 <= before < position:
@@ -136,19 +137,14 @@ def check_jobs(jobs: Sequence[Job], machine: MachineSpec) -> None:
                     "waits for"
                 )
         if isinstance(job, UnitJob):
-            _check_site(position, job, job.site, machine, job.program.unit)
-            for arrival in job.arrivals:
-                _check_site(position, job, arrival.site, machine)
-
-
-def _check_site(position: int, job: UnitJob, site: Site, machine: MachineSpec, unit: str | None = None) -> None:
-    found = kind_at(machine, site)
-    if found is None or unit not in (None, found):
-        wanted = "a unit" if unit is None else f"a unit of type {unit}"
-        raise DispatchError(
-            f"{named(position, job)}, needs {wanted} at {site}, where {machine.name} has "
-            f"{'none' if found is None else found}"
-        )
+            wanted = [(job.site, f"a unit of type {job.program.unit}", job.program.unit)]
+            wanted += [(arrival.site, "a unit", kinds[arrival.site]) for arrival in job.arrivals]
+            for site, what, kind in wanted:
+                if kinds[site] is None or kinds[site] != kind:
+                    raise DispatchError(
+                        f"{named(position, job)}, needs {what} at {site}, where {machine.name} has "
+                        f"{kinds[site] or 'none'}"
+                    )
 
 
 def kind_at(machine: MachineSpec, site: Site) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
 from msgspec import Struct
 
@@ -185,7 +186,8 @@ class MeshRounds:
     def _plan(self, nodes: Mapping[Site, Node]) -> Round:
         waiting = sorted((site for site, works in self._ready.items() if works), key=lambda s: self._served.get(s, 0))
         waiting = waiting[: self._limits.most_units(waiting)]
-        queues = [[work.left for work in self._ready[site]] for site in waiting]
+        # No round has more programs than slots.
+        queues = [[work.left for work in islice(self._ready[site], self._limits.slots)] for site in waiting]
         kicks: list[Kick] = []
         content: list[bytes] = []
         first = 0
