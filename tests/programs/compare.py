@@ -62,10 +62,7 @@ class Tally:
 
 
 class SimulatedCard:
-    """One card in software and a device on each of its meshes; between graphs its DRAM is forgotten, its units aren't.
-
-    compiled: what a graph was compiled to, called with it before it runs.
-    """
+    """A card in software, a device on each of its meshes. Between graphs its DRAM is forgotten, its units are not."""
 
     def __init__(self, machine: MachineSpec) -> None:
         self.machine = machine
@@ -113,6 +110,11 @@ class SimulatedCard:
         stats = [device.stats() for device in self.devices.values()]
         return sum(s.relayouts for s in stats), sum(s.relaid for s in stats), sum(s.carried for s in stats)
 
+    def close_devices(self) -> None:
+        """Leaves the meshes to others, such as a group."""
+        for device in self.devices.values():
+            device.close()
+
     def forget(self) -> None:
         """Frees every value; what a program reads from now on and nobody wrote since is reported."""
         for mesh, device in self.devices.items():
@@ -142,7 +144,7 @@ class Comparison:
     def compare(self, graph: Graph, inputs: Pieces, wanted: Pieces, machine: MachineSpec = MACHINE) -> bool:
         """Whether the graph was run: its programs leave exactly `wanted`, in every image of every value.
 
-        wanted: what the graph evaluates to. Raises `BitsDifferError`; and `RefusedError` for a refusal that isn't in the table.
+        wanted: what it evaluates to. Raises `BitsDifferError`, and `RefusedError` for a refusal that has no reason.
         """
         card = self.card(machine)
         before = card.counted()
