@@ -101,6 +101,7 @@ nb::object plan_of(const Compiled& compiled, std::size_t limit, const std::vecto
   State state{compiled.figures.entries, {}, {}, opened, {}};
   require(l1.shape(0) == 4 && l1.shape(1) == state.entries, "l1 must be [sides * banks, entries]");
   require(slots.size() == compiled.program.fills.size(), "each fill needs a slot");
+  for (const std::int32_t slot : slots) require(slot >= 0 && slot < 1 << 23, "a slot is outside the names of entries");
   state.l1.assign(l1.data(), l1.data() + l1.size());
   for (std::size_t i = 0; i < state.busy.size(); ++i) state.busy[i] = {busy[2 * i], busy[2 * i + 1]};
   for (std::size_t i = 0; i < layers.size(); ++i) {

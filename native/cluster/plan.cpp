@@ -37,7 +37,8 @@ class Operands {
 
 class Planner {
  public:
-  Planner(const std::vector<std::int32_t>& slots, State& state) : slots_(slots), state_(state), operands_(plan_.operands) {}
+  Planner(const std::vector<std::int32_t>& slots, State& state)
+      : slots_(slots), state_(state), operands_(plan_.operands) {}
 
   bool take(const Step& step) {
     switch (step.opcode()) {
@@ -60,8 +61,9 @@ class Planner {
   bool fill(const Step& step) {
     const std::size_t which = bank_of(step.count(sel), step.count(fbank));
     const std::size_t first = step.count(eoff), count = step.count(n);
-    const Busy& busy = state_.busy[which];
-    if (first < static_cast<std::size_t>(busy.stop) && static_cast<std::size_t>(busy.start) < first + count) return false;
+    const auto start = static_cast<std::size_t>(state_.busy[which].start);
+    const auto stop = static_cast<std::size_t>(state_.busy[which].stop);
+    if (first < stop && start < first + count) return false;
     Name* entries = state_.l1.data() + which * state_.entries + first;
     const Name name = slots_[step.fill] << 8;
     for (std::size_t i = 0; i < count; ++i) entries[i] = name + static_cast<Name>(i);

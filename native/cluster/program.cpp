@@ -15,7 +15,8 @@ std::uint64_t run_of_bits(const Word& word, int low, int width) {
 }
 
 std::uint64_t value_of(const Word& word, const Bits& bits) {
-  return run_of_bits(word, bits.low, bits.low_width) | run_of_bits(word, bits.upper, bits.upper_width) << bits.low_width;
+  const std::uint64_t low = run_of_bits(word, bits.low, bits.low_width);
+  return low | run_of_bits(word, bits.upper, bits.upper_width) << bits.low_width;
 }
 
 struct Span {
@@ -84,7 +85,7 @@ class Decoder {
   bool fill(Step& step) {
     const std::uint64_t count = step.field[n], first = step.field[eoff];
     if (step.field[peers] || step.field[npeer] || count < 1 || count > figures_.longest_fill) return false;
-    if (first + count > figures_.entries) return false;
+    if (first + count > figures_.entries || step.field[sel] > 1 || step.field[fbank] > 1) return false;
     const std::uint64_t bytes = count * (step.field[preq] ? kQuantisedEntryBytes : kEntryBytes);
     if (!place(step.field[addr], bytes, kGranule, &step.local)) return false;
     if (drained_.overlaps({step.local, step.local + bytes})) return false;
@@ -99,9 +100,9 @@ class Decoder {
   }
 
   bool gemm(const Step& step) const {
+    if (step.field[emit] || step.field[fuse] || step.field[abank] > 1 || step.field[bbank] > 1) return false;
     const std::uint64_t count = step.field[gm] * step.field[gn];
-    return !step.field[emit] && !step.field[fuse] && count && step.field[nk] && count <= figures_.tiles &&
-           step.field[anchor] == figures_.anchor;
+    return count && step.field[nk] && count <= figures_.tiles && step.field[anchor] == figures_.anchor;
   }
 
   bool drain(Step& step) {

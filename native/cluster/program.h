@@ -13,10 +13,12 @@ constexpr std::size_t kOpcodes = 3;
 
 // Fields of a word that FILL, GEMM or a DRAIN to memory looks at; `kFieldNames` spells them.
 enum Field {
-  op, addr, n, sel, acc, gm, gn, nk, anchor, peers, npeer, preq, eoff, aoff, boff, emit, fuse, abank, bbank, fbank, dnode,
+  op, addr, n, sel, acc, gm, gn, nk, anchor, peers, npeer, preq, eoff, aoff, boff, emit, fuse, abank, bbank, fbank,
+  dnode,
 };
-constexpr const char* kFieldNames[] = {"op",   "addr", "n",    "sel",  "acc",  "gm",   "gn",    "nk",    "anchor", "peers", "npeer",
-                                       "preq", "eoff", "aoff", "boff", "emit", "fuse", "abank", "bbank", "fbank",  "dnode"};
+constexpr const char* kFieldNames[] = {
+    "op",    "addr", "n",    "sel",  "acc",  "gm",   "gn",   "nk",    "anchor", "peers", "npeer",
+    "preq",  "eoff", "aoff", "boff", "emit", "fuse", "abank", "bbank", "fbank",  "dnode"};
 constexpr std::size_t kFields = sizeof kFieldNames / sizeof *kFieldNames;
 
 // Where the bits of a field are: its low bits from `low` on, the rest, where there is one, from `upper` on.
@@ -61,8 +63,8 @@ struct Source {
   std::size_t first;
 };
 
-// The longest prefix of some words that have no fault that could be told from the words alone, and that touch nothing but
-// their own cluster and their own mesh's memory. A FILL out of memory that a DRAIN before it writes ends it too: that
+// The longest prefix of some words that have no fault that could be told from the words alone, and that touch nothing
+// but their own cluster and their own mesh's memory. A FILL out of memory that a DRAIN before it writes ends it too: that
 // is a race. What ends it isn't said: whoever executes the next word by itself finds out.
 struct Program {
   std::vector<Step> steps;

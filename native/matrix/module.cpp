@@ -190,7 +190,8 @@ std::vector<std::size_t> numbers_of_pairs(const Products& p) {
   if (p.count != pairs) return {};
   std::vector<std::size_t> numbers(pairs, SIZE_MAX);
   for (std::size_t t = 0; t < p.count; ++t) {
-    std::size_t& number = numbers[static_cast<std::size_t>(p.a_index[t]) * p.b.batch + static_cast<std::size_t>(p.b_index[t])];
+    const auto left = static_cast<std::size_t>(p.a_index[t]), right = static_cast<std::size_t>(p.b_index[t]);
+    std::size_t& number = numbers[left * p.b.batch + right];
     if (number != SIZE_MAX) return {};
     number = t;
   }

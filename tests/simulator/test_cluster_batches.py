@@ -363,6 +363,37 @@ def test_any_programs_of_two_clusters_end_alike(programs, data):
         Ways(monkeypatch).same(run)
 
 
+@needs_planner
+def test_the_planner_refuses_arrays_that_would_lead_it_outside_of_them():
+    module, (fields, reserved) = batch._module(), batch._layout()
+    figures = (512, 256, 255, 40, 0, 36, 2, 1 << 32)
+    data = b"".join(word.to_bytes(32, "little") for word in words(*LONG))
+    program = np.frombuffer(data, np.uint64).reshape(-1, 4)
+    found = module.decode(program, fields, reserved, figures)
+    assert found.count == len(LONG)
+    assert len(found.fills) == len({(w.addr, w.n) for w in LONG if isinstance(w, Fill)})
+    with pytest.raises(ValueError, match=r"words must be \[n, 4\]"):
+        module.decode(program.reshape(-1, 2), fields, reserved, figures)
+    with pytest.raises(ValueError, match=r"fields must be \[fields, 4\]"):
+        module.decode(program, fields[:-1], reserved, figures)
+    with pytest.raises(ValueError, match="a field is outside its word"):
+        module.decode(program, fields + 250, reserved, figures)
+    with pytest.raises(ValueError, match="a fill is of 256 entries at most"):
+        module.decode(program, fields, reserved, (512, 256, 257, *figures[3:]))
+    l1 = np.full((4, 256), -1, np.int32)
+    state = [0] * 8, 0, [], None, None
+    slots = [0] * len(found.fills)
+    assert found.plan(len(LONG), slots, l1, *state)[0] == len(LONG)
+    with pytest.raises(ValueError, match=r"l1 must be \[sides \* banks, entries\]"):
+        found.plan(len(LONG), slots, l1[:, :255].copy(), *state)
+    with pytest.raises(ValueError, match="each fill needs a slot"):
+        found.plan(len(LONG), slots[1:], l1, *state)
+    with pytest.raises(ValueError, match="a slot is outside the names of entries"):
+        found.plan(len(LONG), [-1, *slots[1:]], l1, *state)
+    with pytest.raises(ValueError, match="the last layer's operands must be"):
+        found.plan(len(LONG), slots, l1, [0] * 8, 4, [(2, 2, 1, True, False)], None, None)
+
+
 # The kernel of a batch's products
 
 

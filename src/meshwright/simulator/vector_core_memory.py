@@ -185,7 +185,8 @@ class Traffic:
             return
         # Elements past a vector's length go along in its last chunk; that nobody set them harms nobody yet.
         known = taints == KNOWN
-        state.require_known(taints[~known.any(axis=1)], taints[taints > UNWRITTEN])
+        if taints.any():
+            state.require_known(taints[~known.any(axis=1)], taints[taints > UNWRITTEN])
         self._whole_words(addresses, pc)
         if self._flight is not None and np.isin(addresses, self._flight.addresses).any():
             what = "VDRAIN writes memory that a fill may still be reading"

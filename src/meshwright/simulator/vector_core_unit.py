@@ -48,9 +48,11 @@ class _Port:
 
     def write(self, addresses: Addresses, words: Words, known: NDArray[np.bool_]) -> None:
         data = np.ascontiguousarray(words).view(np.uint8)
-        wires = self._setting.wires
+        wires, whole = self._setting.wires, bool(known.all())
         for address, which in runs(addresses):
             wires.write(address, data[which].reshape(-1), self.issue, self.event)
+            if whole:
+                continue
             steps = known[which].reshape(-1, _STEP // 2).all(axis=1)
             for step in np.flatnonzero(~steps).tolist():
                 wires.spoil(address + step * _STEP, _STEP, self.issue, self.event)
