@@ -1,16 +1,20 @@
 """Jobs for a card in software, a transport that writes down what is done, and a clock that only goes when told."""
 
 import numpy as np
+import pytest
 from tests.simulator.programs import CARD, Product
 
 from meshwright.ir.ids import ChipId
 from meshwright.ir.records import Site
 from meshwright.numerics import product
+from meshwright.runtime.dispatch import Dispatcher
 from meshwright.runtime.jobs import HostJob, UnitJob
+from meshwright.runtime.transport import InProcess
+from meshwright.simulator import Card
 from meshwright.simulator import registers as reg
 from meshwright.simulator.unit import Completion, Unit, UnitData
 from meshwright.targets.ktpu.emit_matrix import Arrival
-from meshwright.targets.ktpu.isa import Desc, Drain, Program, Run, decode_cluster, load_code
+from meshwright.targets.ktpu.isa import Desc, Drain, Gemm, Program, Run, decode_cluster, load_code
 from meshwright.targets.ktpu.isa import vector as isa
 from meshwright.targets.ktpu.isa.disassembler import line_of
 
@@ -240,3 +244,54 @@ def hanging(kind, mesh, at, word):
         return unit
 
     return make
+
+
+# Dispatchers
+
+
+def gemms(where, count=1, what="gemms", after=(), **fields):
+    return UnitJob(where, Program("MG", (Gemm(**fields),) * count), what, tuple(after))
+
+
+def quick(machine=CARD, **units):
+    return Card(machine, units={"MG": Quick, "VC": QuickCore, **units})
+
+
+def dispatching(card, machine=CARD, wrap=lambda transport: transport, **options):
+    clock = Clock(tick=0.001)
+    return Dispatcher(wrap(InProcess(card)), machine, clock=clock, sleep=clock.sleep, **options)
+
+
+def message_of(error, dispatcher, jobs):
+    with pytest.raises(error) as caught:
+        dispatcher.run(jobs)
+    assert type(caught.value) is error
+    return str(caught.value)
+
+
+class Cut(Recorder):
+    """Raises at call number `at`, before it is carried out or after."""
+
+    def __init__(self, transport, at, error, after=False):
+        super().__init__(transport)
+        self.at, self.error, self.after = at, error, after
+
+    def _one(self, call, *arguments):
+        now = len(self.log) == self.at
+        if now and not self.after:
+            self.at = -1
+            raise self.error
+        found = call(*arguments)
+        if now:
+            self.at = -1
+            raise self.error
+        return found
+
+    def poll(self, addresses):
+        return self._one(super().poll, addresses)
+
+    def submit(self, writes):
+        return self._one(super().submit, writes)
+
+    def collect(self, spans):
+        return self._one(super().collect, spans)

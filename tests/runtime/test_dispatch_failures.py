@@ -6,59 +6,41 @@ from tests.runtime.dispatch_rig import (
     CARD,
     MEMORY,
     Clock,
+    Cut,
     Quick,
-    QuickCore,
     Recorder,
     Sums,
     arrival,
     clusters,
-    copy_job,
     cores,
+    dispatching,
+    gemms,
     hanging,
     host_copy,
+    message_of,
+    quick,
     sent,
-    site,
 )
 from tests.simulator.programs import fresh
 
-from meshwright.errors import ConnectionLost, DispatchError, TransportError, UnitFault, UnitTimeout, UnitWedged
+from meshwright.errors import DispatchError, UnitFault, UnitTimeout, UnitWedged
 from meshwright.machine.figures import DispatchSpec
 from meshwright.runtime.dispatch import Dispatcher
 from meshwright.runtime.dispatch_mirror import fault_name
 from meshwright.runtime.jobs import HostJob, UnitJob
 from meshwright.runtime.transport import InProcess, stopped
-from meshwright.simulator import Card, Kind, MachineFault, Report, Undefined
+from meshwright.simulator import Kind, MachineFault, Report, Undefined
 from meshwright.simulator import registers as reg
 from meshwright.simulator.faults import raised
 from meshwright.simulator.ordering import Event
 from meshwright.simulator.unit import Signal
 from meshwright.simulator.vector_core import Fault
-from meshwright.targets.ktpu.isa import Drain, Fill, Gemm, Program, Run, load_code
+from meshwright.targets.ktpu.isa import Drain, Fill, Program, Run, load_code
 from meshwright.targets.ktpu.isa import vector as isa
 
 A, B, C = clusters(0)[:3]
 FAR = clusters(1)[0]
 CORE = cores(0)[0]
-
-
-def gemms(where, count=1, what="gemms", after=(), **fields):
-    return UnitJob(where, Program("MG", (Gemm(**fields),) * count), what, tuple(after))
-
-
-def quick(machine=CARD, **units):
-    return Card(machine, units={"MG": Quick, "VC": QuickCore, **units})
-
-
-def dispatching(card, machine=CARD, wrap=lambda transport: transport, **options):
-    clock = Clock(tick=0.001)
-    return Dispatcher(wrap(InProcess(card)), machine, clock=clock, sleep=clock.sleep, **options)
-
-
-def message_of(error, dispatcher, jobs):
-    with pytest.raises(error) as caught:
-        dispatcher.run(jobs)
-    assert type(caught.value) is error
-    return str(caught.value)
 
 
 # Units that never answer
@@ -401,146 +383,3 @@ def test_what_a_host_job_raises_comes_through():
         dispatcher.run([gemms(A, 100), HostJob("sums", (), make)])
     assert error.value.__notes__ == ["in job 1, sums, which makes what the host writes"]
     dispatcher.run([gemms(A, 100)])
-
-
-# Connections
-
-
-class Cut(Recorder):
-    """Raises at call number `at`, before it is carried out or after."""
-
-    def __init__(self, transport, at, error, after=False):
-        super().__init__(transport)
-        self.at, self.error, self.after = at, error, after
-
-    def _one(self, call, *arguments):
-        now = len(self.log) == self.at
-        if now and not self.after:
-            self.at = -1
-            raise self.error
-        found = call(*arguments)
-        if now:
-            self.at = -1
-            raise self.error
-        return found
-
-    def poll(self, addresses):
-        return self._one(super().poll, addresses)
-
-    def submit(self, writes):
-        return self._one(super().submit, writes)
-
-    def collect(self, spans):
-        return self._one(super().collect, spans)
-
-
-def everything(card):
-    """Work on units of two meshes and the host, several rounds deep."""
-    one = Sums(A, 0, m=32, k=128, n=16)
-    one.load(InProcess(card))
-    there = one.product.at_c
-    card.write_block(CARD.host_addr(1, 0), bytes(64))
-    jobs = [
-        one.job(),
-        copy_job(CORE, there, MEMORY, words=4, after=[0]),
-        host_copy(0, MEMORY, MEMORY + 256, 128, after=[1]),
-        copy_job(cores(0)[1], MEMORY + 256, MEMORY + 512, words=4, after=[2]),
-    ]
-    return one, jobs
-
-
-def calls_of_everything():
-    card = fresh()
-    recorder = Recorder(InProcess(card))
-    _, jobs = everything(card)
-    Dispatcher(recorder, CARD).run(jobs)
-    return len(recorder.log)
-
-
-CALLS = calls_of_everything()
-
-
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("at", range(CALLS))
-def test_a_lost_connection_is_one_error_and_later_runs_are_refused(at, after):
-    card = fresh()
-    _, jobs = everything(card)
-    lost = TransportError("no answer within 5 s")
-    dispatcher = dispatching(card, wrap=lambda transport: Cut(transport, at, lost, after))
-    with pytest.raises(ConnectionLost) as error:
-        dispatcher.run(jobs)
-    assert str(error.value) == (
-        "the transport failed, and what was under way on the card is not known: no answer within 5 s. No result of "
-        "this run is to be used; make another transport and Dispatcher, on a card that is reset"
-    )
-    assert error.value.__cause__ is lost
-    assert message_of(ConnectionLost, dispatcher, jobs) == (
-        "nothing can be sent any more: the transport failed (no answer within 5 s). Make another transport and "
-        "Dispatcher"
-    )
-
-
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("at", range(CALLS))
-def test_an_interruption_is_recovered_from(at, after):
-    """Ctrl-C at any call, before it is carried out or after: the next run waits for what was sent, and is right."""
-    card = fresh()
-    one, jobs = everything(card)
-    dispatcher = dispatching(card, wrap=lambda transport: Cut(transport, at, KeyboardInterrupt(), after))
-    with pytest.raises(KeyboardInterrupt):
-        dispatcher.run(jobs)
-    dispatcher.run(jobs)
-    assert one.right(card)
-    moved = [card.read_block(CARD.host_addr(0, local), 128) for local in (one.product.at_c, MEMORY + 512)]
-    assert moved[0] == moved[1]
-    assert card.reports == []
-    assert dispatcher.wedged == ()
-
-
-def test_an_interruption_while_a_unit_hangs():
-    """What it was sent is awaited, in vain: it is out of use, and work for others runs."""
-    card = quick(MG=hanging(Quick, 0, (1, 1), 0))
-    dispatcher = dispatching(card, wrap=lambda transport: Cut(transport, 3, KeyboardInterrupt()))
-    with pytest.raises(KeyboardInterrupt):
-        dispatcher.run([gemms(A)])
-    assert "it has not become quiet within 30 s after a run that was given up" in message_of(
-        UnitWedged, dispatcher, [gemms(A)]
-    )
-    dispatcher.run([gemms(B)])
-
-
-# What was written, read back
-
-
-def test_what_the_host_writes_is_read_back():
-    card = fresh()
-    recorder = Recorder(InProcess(card))
-    blocks = [(CARD.host_addr(mesh, 0), bytes(range(64))) for mesh in (0, 1)]
-    jobs = [HostJob(f"to {address:#x}", (), lambda data, b=(address, content): [b]) for address, content in blocks]
-    Dispatcher(recorder, CARD, verify=True).run([*jobs, HostJob("nothing", (), lambda data: ())])
-    assert [name for name, _, _ in recorder.log] == ["submit", "collect"]
-
-
-def test_what_reads_back_as_something_else():
-    card = fresh()
-
-    class Dropping(Recorder):
-        def submit(self, writes):
-            super().submit([(address, b"x" * 4 + data[4:]) for address, data in writes])
-
-    dispatcher = Dispatcher(Dropping(InProcess(card)), CARD, verify=True)
-    job = HostJob("load", (), lambda data: [(CARD.host_addr(0, 64), bytes(64))])
-    assert message_of(DispatchError, dispatcher, [job]) == (
-        "job 0, load: 4 of 64 bytes written at 0x10000000040 read back as something else, the first at 0x10000000040. "
-        "The transport or the memory changed them; nothing that depends on them was sent"
-    )
-
-
-def test_a_timeout_has_to_be_positive():
-    with pytest.raises(DispatchError) as error:
-        Dispatcher(InProcess(fresh()), CARD, timeout=0)
-    assert str(error.value) == "a timeout of 0 s gives no unit a chance: give a positive one"
-
-
-def test_site_is_where_it_says():
-    assert site(1, 1, 1) == FAR
