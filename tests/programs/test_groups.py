@@ -8,9 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright import kernels
+from meshwright.errors import PlacementError
 from meshwright.ir.spec import COPIED, Spec
+from meshwright.sharding import MeshGroup
 from programs.cases import halves, on_both
-from sharding.samples import CARD, CHAIN, RUNS, STAR
+from programs.refused import reason
+from sharding.samples import CARD, CHAIN, GRID, RUNS, STAR
 
 FEW = settings(deadline=None, max_examples=8)
 COUNTS = [1, 2, 3, 4]
@@ -75,6 +78,17 @@ def test_sums_along_chains_of_any_shape_and_tile(data):
     tile = data.draw(st.sampled_from([None, (-(-m // 4) * 4, -(-n // 4) * 4, 32 * blocks)]))
     a, b = halves(1, m, k), halves(2, n, k)
     on_both(lambda group: group.matmul_chain_reduce(group.split(a, 1), group.split(b, 1), tile=tile), meshes=meshes)
+
+
+def test_sums_into_a_mesh_that_no_drain_can_name_are_refused():
+    """Eight meshes: those of the first row are named, those of the second aren't."""
+    a, b = halves(1, 8, 128), halves(2, 12, 128)
+    chain = lambda group: group.matmul_chain_reduce(group.split(a, 1), group.split(b, 1))  # noqa: E731
+    on_both(chain, GRID, (0, 1, 2, 3))
+    with pytest.raises(PlacementError) as refusal:
+        chain(MeshGroup.open(GRID, (4, 5), backend="simulator"))
+    assert "mesh 5 of grid-2x4, and a DRAIN names its mesh in two bits: 0 to 3" in str(refusal.value)
+    assert "more than four meshes" in (reason(str(refusal.value)) or "")
 
 
 # Elements and rows.

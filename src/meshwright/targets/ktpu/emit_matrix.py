@@ -41,6 +41,8 @@ _GRANULES: Final = 2
 """Of a resident sub-tile on its way to another cluster."""
 _BURST: Final = 8
 """Granules that a DRAIN to a unit sends at a time; each burst is acknowledged. Source: the card's specification."""
+_NAMED_MESHES: Final = 4
+"""What the two bits of a DRAIN's `dmesh` can name."""
 _ACCUMULATOR: Final = 2
 _SIGNAL: Final = 1
 
@@ -180,6 +182,12 @@ class _Emission:
                 step.stage,
                 f"{count} sub-tiles are {_GRANULES * count} granules; bursts name theirs in {OFFSET_BITS} bits, which "
                 "wrap",
+            )
+        if step.target.chip >= _NAMED_MESHES:
+            raise refusal(
+                step.stage,
+                f"its sums go to mesh {step.target.chip} of {self.machine.name}, and a DRAIN names its mesh in two "
+                f"bits: 0 to {_NAMED_MESHES - 1}",
             )
         return [self._sent(step.target, count)]
 
