@@ -44,15 +44,15 @@ def walk(
         Shown, typer.Option("--words", help="Leave out what only repeats, or show every word with all its fields.")
     ] = Shown.SOME,
 ) -> None:
-    """Follow one product, C[M, N] = A[M, K] @ B[N, K].T, from the Python call
-    to instruction words and back.
+    """Follow one product from the Python call to instruction words and back.
 
-    It runs on a card in software, and every step is shown as it happened:
-    the plan, the stage graph, its certificate, the tiling, which element
-    lies at which byte, the 256-bit words with their fields, each register
-    that the host writes and reads, a block as a cluster quantises it, a
-    sub-tile's FP22 codes after each K block, the fp16 that is drained, and
-    what came back, held against the evaluator's bits and float64.
+    C[M, N] = A[M, K] @ B[N, K].T runs on a card in software, and every
+    step is shown as it happened: the plan, the stage graph, its
+    certificate, the tiling, which element lies at which byte, the
+    256-bit words with their fields, each register that the host writes
+    and reads, a block as a cluster quantises it, a sub-tile's FP22
+    codes after each K block, the fp16 that is drained, and what came
+    back, held against the evaluator's bits and float64.
 
     [bold]Examples[/bold]
 

@@ -75,48 +75,49 @@ def _sub_tile(tile: SubTile, whole: bool) -> Iterator[Part]:
         "whole number; times both scales, rounded to the 15 significant bits of an FP22 code; added to what is there. "
         "Element (0, 0):"
     )
+    shown = _shown(tile.steps, whole)
     headings = ("K block", "GEMM", "dot", "scale A", "scale B", "code added", "its value", "code after", "sum")
-    yield Rows(headings, tuple(_steps(tile.steps, whole)), numbers=headings)
-    last = np.array(tile.steps[-1].codes, np.uint32).reshape(4, 4)
+    yield Rows(headings, tuple(map(_step, shown)), numbers=headings)
+    yield Text("All 16 codes of the sub-tile after each block, row by row:")
+    codes = [
+        (str(step.block), " ".join(f"{code:06x}" for code in step.codes)) for step in shown if isinstance(step, Step)
+    ]
+    yield Listing(aligned([("block", "FP22 codes"), *codes]))
     halves = np.array(tile.halves, np.uint16).reshape(4, 4)
     yield Text(
         "The sums between two blocks of one GEMM are added up beside the card, in its order; after each GEMM they "
-        "were compared with the accumulator, and are the same. All 16 codes after the last block, the fp16 bits that "
-        "the DRAIN made of them, and their values:"
+        "were compared with the accumulator, and are the same. What the DRAIN made of the last codes, in fp16:"
     )
-    rows = [("row", "FP22 codes", "fp16 bits", "values")]
+    rows = [("row", "fp16 bits", "values")]
     for row in range(4):
-        rows.append(
-            (
-                str(row),
-                " ".join(f"{code:06x}" for code in last[row]),
-                " ".join(f"{half:04x}" for half in halves[row]),
-                " ".join(f"{value:.5g}" for value in halves[row].view(np.float16)),
-            )
-        )
+        values = " ".join(f"{value:.5g}" for value in halves[row].view(np.float16))
+        rows.append((str(row), " ".join(f"{half:04x}" for half in halves[row]), values))
     yield Listing(aligned(rows))
 
 
-def _steps(steps: Sequence[Step], whole: bool) -> Iterator[tuple[str, ...]]:
-    cut = not whole and len(steps) > _MOST_STEPS
-    shown = [*steps[: _MOST_STEPS - _LAST_STEPS], *steps[-_LAST_STEPS:]] if cut else steps
-    before = -1
-    for step in shown:
-        if step.block > before + 1:
-            yield (f"{step.block - before - 1} more", *("..." for _ in range(8)))
-        value, total = fp22.decode(np.array([step.value, step.codes[0]], np.uint32))
-        yield (
-            str(step.block),
-            str(step.sweep),
-            str(step.dot),
-            str(step.scale_a),
-            str(step.scale_b),
-            f"{step.value:06x}",
-            f"{value:.6g}",
-            f"{step.codes[0]:06x}",
-            f"{total:.6g}",
-        )
-        before = step.block
+def _shown(steps: Sequence[Step], whole: bool) -> list[Step | int]:
+    """The steps, or the first and last of them with the number of those left out."""
+    if whole or len(steps) <= _MOST_STEPS:
+        return list(steps)
+    first = _MOST_STEPS - _LAST_STEPS
+    return [*steps[:first], len(steps) - _MOST_STEPS, *steps[-_LAST_STEPS:]]
+
+
+def _step(step: Step | int) -> tuple[str, ...]:
+    if isinstance(step, int):
+        return (f"{step} more", *("..." for _ in range(8)))
+    value, total = fp22.decode(np.array([step.value, step.codes[0]], np.uint32))
+    return (
+        str(step.block),
+        str(step.sweep),
+        str(step.dot),
+        str(step.scale_a),
+        str(step.scale_b),
+        f"{step.value:06x}",
+        f"{value:.6g}",
+        f"{step.codes[0]:06x}",
+        f"{total:.6g}",
+    )
 
 
 def comparison(walked: Walk) -> Iterator[Part]:
