@@ -1,6 +1,7 @@
 """`meshwright walk`: what it prints, its page, and what a wrong call gets."""
 
 import re
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,17 @@ def test_the_command_line_that_it_names_gives_the_same(run):
     first = run("walk", "4", "40", "4", "--machine", "ktpu-1", "--seed", "9", "--markdown").stdout
     (line,) = re.findall(r"`meshwright (walk [^`]+)`", first)
     assert run(*line.split(), "--markdown").stdout == first
+
+
+def test_a_machine_file_is_named_as_it_was_given(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    preset = resources.files("meshwright.machine") / "presets" / "ktpu-1.toml"
+    Path("mine.toml").write_text(preset.read_text("utf-8"), "utf-8")
+    page = run("walk", "4", "40", "4", "--machine", "./mine.toml", "--markdown").stdout
+    assert "`meshwright walk 4 40 4 --machine ./mine.toml --mesh 0`" in page
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert 'mw.simulated("./mine.toml")' in code
+    exec(code, {})
 
 
 def test_other_bits_are_an_answer_and_end_with_1(run, monkeypatch):

@@ -123,6 +123,16 @@ def test_several_sweeps_continue_one_tile():
     assert "... " in markdown(story(walked))
 
 
+def test_a_program_that_takes_several_rounds():
+    walked = walk(product("ktpu-v13p", 16, 131072, 16))
+    program, *_ = walked.programs
+    assert len(program.words) > walked.product.machine.dispatch.staged_words
+    assert walked.exchanges.rounds > 1
+    assert sum(kick.at == program.at for kick in walked.exchanges.kicks) > 1
+    assert walked.comparison.different == 0
+    assert f"The count went up by {len(program.words)}," in markdown(story(walked)).replace("\n", " ")
+
+
 def test_the_tiling_is_the_kernels(walked):
     asked = walked.product
     placed = KtpuPlacement(asked.machine, asked.mesh).matmul_tile(asked.m, asked.n, asked.k)
