@@ -171,6 +171,18 @@ BREAKS = {
         [isa.Alu(op="VCMPGT", va=1, vb=2, pr=1), isa.Alu(op="VMOV", vd=1, va=2, pm=1, pr=1)],
         "before the compare that wrote it has finished",
     ),
+    "a predicate too early for what the block made": (
+        [
+            isa.Alu(op="VMOV", vd=1, va=2),
+            isa.Alu(op="VCMPGT", va=1, vb=2, pr=1),
+            isa.Alu(op="VMOV", vd=1, va=0, pm=1, pr=1),
+        ],
+        "before the compare that wrote it has finished",
+    ),
+    "more of L1 than is safe": (
+        [isa.Load(ad=0, vd=1), isa.Store(ad=0, vd=1, offset=490)],
+        "the run uses L1 up to word",
+    ),
     "a predicate that nothing wrote": ([isa.Alu(op="VMOV", vd=1, va=2, pm=1, pr=3)], "a predicate that nothing"),
     "L1 before its fill": (
         [isa.VectorFill(ad=MEMORY, l1off=0), isa.Load(ad=0, vd=1)],
@@ -181,19 +193,19 @@ BREAKS = {
         "VST to L1 words that a fill may still write",
     ),
     "a store of FP32": ([isa.Store(dtype=DType.FP32, ad=0, vd=1, offset=100)], "VST of FP32 writes the second half"),
-    "a store that is loaded again": ([isa.Store(ad=0, vd=1, offset=100), isa.Load(ad=0, vd=1, offset=100)], None),
+    "a store that is loaded again": ([isa.Store(ad=0, vd=2, offset=260), isa.Load(ad=0, vd=1, offset=264)], None),
     "a register that is stored, then changed": (
         [
             isa.Alu(op="VCMPGT", va=0, vb=2, pr=0),
             isa.Alu(op="VMOV", vd=1, va=2),
-            isa.Store(ad=0, vd=1, offset=100),
+            isa.Store(ad=0, vd=1, offset=260),
             isa.Alu(op="VMOV", vd=1, va=0, pm=1, pr=0),
         ],
         None,
     ),
     "a store over what was loaded": ([isa.Load(ad=0, vd=1), isa.Store(ad=0, vd=2), isa.Load(ad=0, vd=1)], None),
     "two stores to the same words": (
-        [isa.Store(ad=0, vd=1, offset=100), isa.Store(ad=0, vd=2, offset=104), isa.Store(ad=0, vd=0, offset=100)],
+        [isa.Store(ad=0, vd=1, offset=260), isa.Store(ad=0, vd=2, offset=264), isa.Store(ad=0, vd=0, offset=260)],
         None,
     ),
     "a pass that ends in what is unknown": (
