@@ -63,6 +63,16 @@ def test_on_two_cores_as_the_host_writes_values(kernel, shapes):
     check_kernel(kernel, *(halves(*shape, seed=at) for at, shape in enumerate(shapes)), layout=layouts)
 
 
+@pytest.mark.parametrize("elements", [3, 16, 40, 129, 300, 400, 640])
+def test_sums_that_round_at_every_node(elements):
+    # Exponents that far apart lose bits in another way for any other order.
+    rng = np.random.default_rng(elements)
+    x = (rng.standard_normal((elements, 48)) * 2.0 ** rng.integers(-12, 10, (elements, 48))).astype(np.float16)
+    check_kernel(reduce("sum", 0), x, layout="padded", cores=1)
+    check_kernel(reduce("sum", keep=True), x.T.copy(), layout="padded", cores=1)
+    check_kernel(reduce("sum", keep=True), x.T.copy(), layout="spread", cores=1)
+
+
 @pytest.mark.parametrize("elements", [1, 2, 16, 17, 128, 129, 256, 300])
 @pytest.mark.parametrize("fold", ["sum", "max", "min"])
 def test_zeros_and_nans_pass_every_node(elements, fold):

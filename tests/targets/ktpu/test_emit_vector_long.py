@@ -180,6 +180,23 @@ def test_walks_of_256_words_and_320_words_of_l1(words, fills):
             assert [sum(isinstance(i, isa.VectorFill) for i in code) for code in sent] == [fills]
 
 
+@pytest.mark.parametrize("words", [303, 304, 311, 312, 313, 319, 320, 400])
+def test_words_that_values_are_rounded_through_are_nobody_elses(words):
+    length = 16 * words
+    builder = GraphBuilder()
+    x, y = (builder.tensor(n, s, ElementType.F16, (CHIP,)) for n, s in (("x", (1, length)), ("y", (1, 1))))
+    taken, rounded = (builder.fifo(SITE, (1, length), ElementType.F16) for _ in range(2))
+    out = builder.fifo(SITE, (1, 1), ElementType.F16)
+    builder.load(x, whole((1, length)), taken)
+    builder.compute(Generic((Operand(0) * (1.0 / 3.0),), ((0, 1),)), (taken,), (rounded,))
+    builder.compute(Reduce(Pool.MAX, (1,)), (rounded,), (out,))
+    builder.store(y, whole((1, 1)), out)
+    row = halves(1, length)
+    # The greatest element comes last: words that were written over would hide it.
+    row[0, -1] = 100.0
+    check(builder.graph(), {"x": row}, "padded")
+
+
 @pytest.mark.parametrize("length", [16, 127, 128, 129, 255, 256, 257])
 def test_vectors_of_128_elements(length):
     for kernel in (gelu, softmax(), reduce("min", keep=True)):

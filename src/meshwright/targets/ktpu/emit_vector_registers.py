@@ -103,16 +103,11 @@ class Coded(Struct, frozen=True):
     operation: Operation
     code: tuple[isa.VectorInstruction, ...]
 
-    @property
-    def sets_length(self) -> bool:
-        """Whether the vector length is set here."""
-        return any(isinstance(instruction, isa.SetLength) for instruction in self.code)
-
 
 class Assembly:
     """Instructions of `operations`. `preamble` sets scalars; `coded` does the work, operation by operation.
 
-    Registers hold what they do from one run to the next, so runs can end between any two operations.
+    Registers and the vector length stay from one run to the next, so runs can end between any two operations.
 
     Raises `OutOfRegistersError`.
     """
@@ -146,7 +141,7 @@ class Assembly:
     def _operation(self, operation: Operation, at: int, last: dict[Value, int], last_predicate: dict[int, int]) -> None:
         if operation.length != self._length:
             self._length = operation.length
-            self._set_length(operation.length)
+            self._code.append(isa.SetLength(va_sreg=self._scalar_word(operation.length, 0)))
         sources = [self._source(value, number) for number, value in enumerate(operation.sources)]
         for value in dict.fromkeys(operation.sources):
             if last[value] == at and value != operation.dst:
@@ -158,16 +153,6 @@ class Assembly:
             self._give_back(operation.dst)
         if operation.predicate is not None and last_predicate[operation.predicate] == at:
             self._predicates.give_back(operation.predicate)
-
-    def _set_length(self, length: int) -> None:
-        self._code.append(isa.SetLength(va_sreg=self._scalar_word(length, 0)))
-
-    def length_again(self, length: int) -> list[isa.VectorInstruction]:
-        """What sets the vector length at the beginning of another run."""
-        self._set_length(length)
-        code = self._code.copy()
-        self._code.clear()
-        return code
 
     def _source(self, value: Value, number: int) -> tuple[Source, int]:
         match value.kind:

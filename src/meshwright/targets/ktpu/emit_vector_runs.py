@@ -125,7 +125,7 @@ def _parts(assembly: Assembly, memory: Memory, fresh: frozenset[int], room: int)
         full = part.size + size > most or (words is not None and part.words() + part.adds(words) > room)
         if part.coded and (full or at in fresh):
             yield part
-            part = _Part(() if coded.sets_length else assembly.length_again(coded.operation.length))
+            part = _Part(())
         part.take(coded, size, words)
     yield part
 
