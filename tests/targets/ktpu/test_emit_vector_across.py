@@ -173,6 +173,24 @@ def test_several_folded_axes_around_one_that_is_kept():
     check(builder.graph(), {"x": halves(3, 5, 4, 32)})
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_blocks_that_follow_each_other_along_a_folded_axis_are_folded_apart(axis):
+    shape, block, step = ((12, 32), (4, 32), (4, 0)) if axis == 0 else ((4, 96), (4, 32), (0, 32))
+    statistic = tuple(1 if a == axis else size for a, size in enumerate(block))
+    builder = GraphBuilder()
+    x, y = (builder.tensor(n, shape, F16, (CHIP,)) for n in "xy")
+    taken, out = (builder.fifo(SITE, block, F16) for _ in range(2))
+    term, kept = (builder.fifo(SITE, block, E8M15) for _ in range(2))
+    total = builder.fifo(SITE, statistic, E8M15)
+    pattern = Affine((0, 0), block, (Loop(3, step),))
+    builder.load(x, pattern, taken)
+    builder.compute(Generic((Operand(0), Operand(0)), ((0, 1),)), (taken,), (term, kept))
+    builder.compute(Reduce(Pool.SUM, (axis,)), (term,), (total,))
+    builder.compute(Generic((Operand(0) - Operand(1),), ((0, 1), (0, 1))), (kept, total), (out,))
+    builder.store(y, pattern, out)
+    check(builder.graph(), {"x": halves(*shape)})
+
+
 def refused(kernel, *operands, layout="padded") -> str:
     graph = graph_of(kernel, *operands, cores=1)
     with pytest.raises(PlacementError) as error:
