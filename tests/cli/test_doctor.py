@@ -36,6 +36,7 @@ def test_json_agrees_with_the_library(run):
         "_lane": native("_lane") is not None,
         "_field": find_spec("meshwright.evaluate._field") is not None,
         "_layout": find_spec("meshwright.targets.ktpu._layout") is not None,
+        "_cluster": find_spec("meshwright.simulator._cluster") is not None,
     }
     assert report["problem"] is None
 

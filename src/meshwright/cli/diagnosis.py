@@ -23,7 +23,12 @@ from meshwright.numerics.backend import (
 
 _NUMBERS: Final = ("meshwright.numerics._matrix", "meshwright.numerics._lane")
 """The number formats' kernels: without both of them the numpy backend is the only one."""
-_MODULES: Final = (*_NUMBERS, "meshwright.evaluate._field", "meshwright.targets.ktpu._layout")
+_MODULES: Final = (
+    *_NUMBERS,
+    "meshwright.evaluate._field",
+    "meshwright.targets.ktpu._layout",
+    "meshwright.simulator._cluster",
+)
 """Every compiled module; each has a numpy twin that stands in for it where it isn't built."""
 _NOTES: Final = {
     "numpy": "written in numpy: the oracle of the others, and the fallback without a compiler",

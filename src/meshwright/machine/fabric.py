@@ -19,6 +19,7 @@ class Fabric:
         self._graph: rx.PyGraph[int, None] = rx.PyGraph(multigraph=False)
         self._graph.add_nodes_from(list(self._ids))
         self._graph.add_edges_from([(self._index[a], self._index[b], None) for a, b in links])
+        self._paths: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def neighbours(self, mesh: int) -> tuple[int, ...]:
         """Meshes that a link joins to `mesh`, in the order of `ids`."""
@@ -30,6 +31,12 @@ class Fabric:
 
     def path(self, a: int, b: int) -> tuple[int, ...]:
         """Meshes of a shortest way, both ends included; at a tie the mesh that comes first in `ids`."""
+        # Asked for every packet that crosses a link.
+        if (a, b) not in self._paths:
+            self._paths[a, b] = self._path(a, b)
+        return self._paths[a, b]
+
+    def _path(self, a: int, b: int) -> tuple[int, ...]:
         start, end = self._known(a), self._known(b)
         far = {end: 0.0, **rx.dijkstra_shortest_path_lengths(self._graph, end, lambda _: 1.0)}
         if start not in far:

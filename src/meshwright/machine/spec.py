@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TypeVar
 
 import msgspec
@@ -30,7 +31,7 @@ from meshwright.machine.mesh import Coord, LinkSpec, MeshSpec, listed
 _Group = TypeVar("_Group")
 
 
-class MachineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class MachineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
     """A machine: meshes of units, the links between them, and the figures of every part.
 
     Frozen, hashable data. What can be worked out, such as neighbours, counts and global addresses, is a method.
@@ -175,7 +176,7 @@ class MachineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     # Links between meshes.
 
-    @property
+    @cached_property
     def fabric(self) -> Fabric:
         """The graph of meshes and links."""
         ids = [mesh.id for mesh in self.meshes]
