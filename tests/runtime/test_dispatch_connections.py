@@ -1,6 +1,7 @@
 """Connections that end, Ctrl-C, and what was written read back."""
 
 import pytest
+from tests.runtime import faulty
 from tests.runtime.dispatch_rig import (
     CARD,
     MEMORY,
@@ -23,7 +24,10 @@ from tests.simulator.programs import fresh
 from meshwright.errors import ConnectionLost, DispatchError, TransportError, UnitWedged
 from meshwright.runtime.dispatch import Dispatcher
 from meshwright.runtime.jobs import HostJob
-from meshwright.runtime.transport import InProcess
+from meshwright.runtime.transport import InProcess, stopped
+from meshwright.simulator import Kind, MachineFault, Report
+from meshwright.simulator import registers as reg
+from meshwright.simulator.faults import raised
 
 A, B = clusters(0)[:2]
 CORE = cores(0)[0]
@@ -138,3 +142,58 @@ def test_a_timeout_has_to_be_positive():
     with pytest.raises(DispatchError) as error:
         Dispatcher(InProcess(fresh()), CARD, timeout=0)
     assert str(error.value) == "a timeout of 0 s gives no unit a chance: give a positive one"
+
+
+# What is not known after a failure
+
+
+def test_a_kick_that_was_interrupted_may_have_been_made():
+    """It was, and the unit hangs: that is found out before anything else is sent, and costs nobody else anything."""
+    card = quick(MG=hanging(Quick, 0, (1, 1), 0))
+    dispatcher = dispatching(card, wrap=lambda transport: Cut(transport, 1, KeyboardInterrupt(), after=True))
+    with pytest.raises(KeyboardInterrupt):
+        dispatcher.run([gemms(A)])
+    dispatcher.run([gemms(B)])
+    assert [wedged.at for wedged in dispatcher.wedged] == [(1, 1)]
+
+
+def test_a_kick_that_failed_may_have_been_made():
+    card = quick(MG=hanging(Quick, 0, (1, 1), 0))
+
+    class Faulting(Recorder):
+        def submit(self, writes):
+            super().submit(writes)
+            if len(self.calls("submit")) == 1:
+                raise stopped(raised(Report(Kind.UNPREDICTABLE, 0, "a kick")), len(writes) - 1, len(writes))
+
+    dispatcher = dispatching(card, wrap=Faulting)
+    with pytest.raises(MachineFault):
+        dispatcher.run([gemms(A)])
+    dispatcher.run([gemms(B)])
+    assert [wedged.at for wedged in dispatcher.wedged] == [(1, 1)]
+
+
+def test_counts_that_are_read_wrong_before_anything_is_sent():
+    card = quick()
+    reads = Recorder(InProcess(card))
+    Dispatcher(reads, CARD).run([gemms(A, 5)])
+    before = sum(len(asked) for _, asked, _ in reads.calls("poll"))
+    dispatcher = dispatching(
+        quick(), wrap=lambda transport: faulty.CorruptReads(transport, faulty.numbered(before), bit=9)
+    )
+    dispatcher.run([gemms(A, 5)])
+    assert message_of(DispatchError, dispatcher, [gemms(A, 5)]) == (
+        "MG (1, 1) of mesh 0 was left at 5 signals, and then read as 7 and 5 with nothing sent to it: somebody else "
+        "uses it, or reads are answered wrongly. Give the card to one dispatcher"
+    )
+
+
+def test_flits_that_another_dispatcher_staged_are_not_taken_for_ones_own():
+    card = quick()
+    dispatching(card).run([gemms(A, 5, gm=1)])
+    staging = InProcess(card).agents.register(0, reg.STAGE)
+    dispatcher = dispatching(card, wrap=lambda transport: faulty.Drop(transport, faulty.at(staging)))
+    assert message_of(DispatchError, dispatcher, [gemms(A, 5, gm=2)]) == (
+        "MG (1, 1) of mesh 0 ended with that of kick 1, and it was sent kick 6, in job 0, gemms. It executed something "
+        "else than it was sent: a write to the card was lost or changed. Nothing that it computed is to be trusted"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from meshwright.errors import ConnectionLost, DispatchError, TransportError, UnitTimeout, UnitWedged
 from meshwright.ir.ids import ChipId
@@ -21,7 +22,8 @@ from meshwright.runtime.transport import Transport
 from meshwright.simulator import MachineFault
 from meshwright.simulator import registers as reg
 
-_PAUSE = 0.005
+_FIRST_PAUSE: Final = 0.005
+_LONGEST_PAUSE: Final = 0.1
 
 
 class Dispatcher:
@@ -179,6 +181,7 @@ class Dispatcher:
     def _settle(self) -> None:
         """Waits until the units that an earlier run left at work are through, or are out of use."""
         since: dict[Site, tuple[int, float]] = {}
+        pause = _FIRST_PAUSE
         while self._left:
             words, running = self._standing()
             now = self._means.clock()
@@ -193,7 +196,8 @@ class Dispatcher:
                 elif now - since[site][1] > self._means.timeout:
                     self._give_up(site, running)
             if self._left:
-                self._means.sleep(_PAUSE)
+                self._means.sleep(pause)
+                pause = min(_LONGEST_PAUSE, 2 * pause)
 
     def _standing(self) -> tuple[dict[Site, int], set[int]]:
         """Words of the mirror for what an earlier run left, and the meshes whose dispatchers are at work."""
