@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,8 @@ from meshwright.sharding import MeshGroup, Sharded
 from programs.compare import MACHINE, Comparison, difference
 
 KTPU = targets.arithmetic(MACHINE)
+MORE = int(os.environ.get("MESHWRIGHT_MORE_EXAMPLES", "1"))
+"""How many times as many random examples."""
 
 
 def halves(seed: int, *shape: int, scale: float = 1.0) -> np.ndarray:

@@ -11,11 +11,11 @@ from meshwright import kernels
 from meshwright.errors import PlacementError
 from meshwright.ir.spec import COPIED, Spec
 from meshwright.sharding import MeshGroup
-from programs.cases import halves, on_both
+from programs.cases import MORE, halves, on_both
 from programs.refused import reason
 from sharding.samples import CARD, CHAIN, GRID, RUNS, STAR
 
-FEW = settings(deadline=None, max_examples=8)
+FEW = settings(deadline=None, max_examples=8 * MORE)
 COUNTS = [1, 2, 3, 4]
 
 

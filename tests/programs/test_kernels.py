@@ -11,11 +11,11 @@ from meshwright.evaluate.walk import evaluate
 from meshwright.ir import library
 from meshwright.ir.expression import Operand
 from meshwright.kernels.elementwise import Elementwise
-from programs.cases import KTPU, graph_and_inputs, halves, same_kernel
+from programs.cases import KTPU, MORE, graph_and_inputs, halves, same_kernel
 from programs.compare import MACHINE, Comparison
 
 COMPARISON = Comparison()
-FEW = settings(deadline=None, max_examples=12)
+FEW = settings(deadline=None, max_examples=12 * MORE)
 WITH_CORES = [mesh for mesh in MACHINE.mesh_ids if MACHINE.has(mesh, "VC")]
 
 
@@ -122,7 +122,7 @@ def test_elementwise_work_of_any_shape(leading, last, chip):
     same_kernel(COMPARISON, kernels.gelu, halves(1, *leading, last), chip=chip)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=25 * MORE)
 @given(st.data())
 def test_operands_broadcast_by_numpys_rules(data):
     rank = data.draw(st.integers(1, 3))
@@ -149,7 +149,7 @@ def test_norms(leading, length, with_residual):
     same_kernel(COMPARISON, kernels.rms_norm(), *x, halves(7, length))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=25 * MORE)
 @given(
     st.sampled_from(["sum", "mean", "max", "min"]),
     st.lists(st.integers(1, 20), min_size=1, max_size=3),
