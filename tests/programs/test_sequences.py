@@ -17,6 +17,11 @@ SIZES = (12, 24, 36, 60)
 SPECS = (COPIED, Spec.on(0), Spec.on(1))
 
 
+def by_columns(group, value):
+    """The value split by columns, resharded if it isn't."""
+    return value if value.spec == Spec.on(1) else group.reshard(value, Spec.on(1))
+
+
 class Pair:
     """The same calls on a group whose graphs are evaluated and on one that runs programs."""
 
@@ -62,8 +67,9 @@ class Pair:
         self.add(lambda group, x: group.each(kernels.transpose(), x), self.pick())
 
     def both(self):
-        kernel = self.draw(st.sampled_from([kernels.add, kernels.multiply]))
-        self.add(lambda group, a, b: group.each(kernel, a, b), self.pick(), self.pick())
+        kernel, a = self.draw(st.sampled_from([kernels.add, kernels.multiply])), self.pick()
+        alike = [b for b in self.values if b[0].shape == a[0].shape and b[0].specs == a[0].specs]
+        self.add(lambda group, a, b: group.each(kernel, a, b), a, alike[self.draw(st.integers(0, len(alike) - 1))])
 
     def product(self):
         self.add(lambda group, a, b: group.matmul(a, b), *self.of_equal_rows())
@@ -75,10 +81,18 @@ class Pair:
 
     def summed(self):
         """A product over slices of K, along the chain; then back on every mesh."""
-        self.add(lambda group, a, b: group.broadcast(group.matmul_chain_reduce(a, b)), *self.of_equal_rows())
+
+        def call(group, a, b):
+            total = group.matmul_chain_reduce(by_columns(group, a), by_columns(group, b))
+            return group.broadcast(total)
+
+        self.add(call, *self.of_equal_rows())
 
     def folded(self):
-        self.add(lambda group, a, b: group.all_reduce(group.matmul(a, b)), *self.of_equal_rows())
+        def call(group, a, b):
+            return group.all_reduce(group.matmul(by_columns(group, a), by_columns(group, b)))
+
+        self.add(call, *self.of_equal_rows())
 
     def spread(self):
         spec = self.draw(st.sampled_from(SPECS))
@@ -120,7 +134,7 @@ def test_any_sequence_of_operations(data):
     pair = Pair(data.draw, data.draw(st.integers(1, 4)))
     for _ in range(3):
         pair.put()
-    for _ in range(data.draw(st.integers(4, 14))):
+    for _ in range(data.draw(st.integers(8, 20))):
         data.draw(st.sampled_from(STEPS))(pair)
     pair.finish()
 
