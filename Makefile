@@ -13,12 +13,13 @@ WEIGHTS := $(VENV)/.weights
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-long test-interop lint bench docs clean
+.PHONY: help demo test test-long test-programs test-interop lint bench docs clean
 
 help:
 	@echo 'make demo       real weights over four meshes'
 	@echo 'make test       every check of a change: style, types, layers, documentation, tests'
 	@echo 'make test-long  the tests that take minutes'
+	@echo 'make test-programs  whatever tests of splits, kernels and models evaluate, as instruction words too'
 	@echo 'make test-interop  the tests beside JAX and PyTorch, which it installs'
 	@echo 'make bench      how fast the kernels are here'
 	@echo 'make docs       the documentation, in site/'
@@ -32,6 +33,9 @@ test: lint docs
 
 test-long: $(WEIGHTS)
 	$(BIN)/python -m pytest -q -m long
+
+test-programs: $(WEIGHTS)
+	$(BIN)/python -m pytest -q tests/sharding tests/kernels tests/frontend -m "not long" --programs
 
 # Large: JAX and PyTorch on the processor.
 test-interop: $(STAMP)

@@ -14,11 +14,6 @@ REFUSED: Final[tuple[tuple[str, str], ...]] = (
         r"two bits: 0 to 3",
         "a DRAIN has two bits for the mesh that it sends sums to, and the machine has more than four meshes",
     ),
-    (
-        r"stage s\d+ can't be emitted for a vector core: it folds \d+ blocks of \[(\d+, )*1\], one element "
-        r"of a row each; a core takes rows in parts of more",
-        "a row that L1 doesn't hold and whose length is prime comes element by element, and a core moves words of 16",
-    ),
 )
 """Patterns, matched with the whole message, and why no unit of the machine can do it."""
 

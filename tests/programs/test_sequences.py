@@ -128,7 +128,7 @@ STEPS = [Pair.put, Pair.elements, Pair.rows, Pair.moved, Pair.both, Pair.freed, 
 ] * 2
 
 
-@settings(deadline=None, max_examples=25 * MORE)
+@settings(deadline=None, max_examples=15 * MORE)
 @given(st.data())
 def test_any_sequence_of_operations(data):
     pair = Pair(data.draw, data.draw(st.integers(1, 4)))
