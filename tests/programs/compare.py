@@ -152,9 +152,9 @@ class Comparison:
             values = card.hold(graph, inputs)
             made = card.run(graph, values, list(set(wanted) - {graph.tensors[t].name for t in graph.outputs()}))
             self._results(graph, made, wanted)
-            for name, pieces in (*values.items(), *made.items()):
-                if name in made or name in inputs:
-                    self._memory(card, name, pieces, wanted.get(name, inputs.get(name, ())))
+            for held, elements in ((values, inputs), (made, wanted)):
+                for name, pieces in elements.items():
+                    self._memory(card, name, held[name], pieces)
         except PlacementError as error:
             if (why := reason(str(error))) is None:
                 raise RefusedError(f"refused, and tests/programs/refused.py has no reason for it: {error}") from error
