@@ -3,7 +3,7 @@ from fractions import Fraction
 import exact_model
 import numpy as np
 import pytest
-from conftest import fp22_arrays, hard_code_pairs
+from hard_operands import fp22_arrays, hard_code_pairs
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -3,7 +3,7 @@ import itertools
 import exact_model
 import numpy as np
 import pytest
-from conftest import FP16_KINDS, fp16_arrays, fp16_of_kind
+from hard_operands import FP16_KINDS, fp16_arrays, fp16_of_kind
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,7 @@
 import exact_model
 import numpy as np
 import pytest
-from conftest import FP16_KINDS, fp16_arrays, fp16_of_kind, fp22_arrays
+from hard_operands import FP16_KINDS, fp16_arrays, fp16_of_kind, fp22_arrays
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -18,8 +18,8 @@ from meshwright.targets.ktpu.tiling import FIELD, Setting, Tiling, candidates_in
 
 _ROWS, _COLUMNS = 64, 128
 _WORTH: Final = 0.8
-"""Estimates are 1 % off what programs take on a clock in the median and 18 % at worst (docs/ktpu/tiling.md): a difference
-that may be of the estimates' making is no reason for another tile."""
+"""Estimates are 1 % off what programs take on a clock in the median and 18 % at worst (docs/ktpu/tiling.md): a
+difference that may be of the estimates' making is no reason for another tile."""
 _SMALL: Final = 10_000
 """Cycles: a tenth of a millisecond at 100 MHz, less than what a host takes to see that a program is complete."""
 
