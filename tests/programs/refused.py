@@ -14,6 +14,24 @@ REFUSED: Final[tuple[tuple[str, str], ...]] = (
         r"two bits: 0 to 3",
         "a DRAIN has two bits for the mesh that it sends sums to, and the machine has more than four meshes",
     ),
+    (
+        r"stage s\d+, a (Generic|Reduce|Matmul|Scalar), stands at \d+:\(\d+,\d+\), where no unit is that computes: a "
+        r"memory agent loads, permutes and stores",
+        "a graph by hand computes at a place where the machine has no unit",
+    ),
+    (
+        r"stage s\d+ can't be emitted for a cluster: stages? (s\d+(, )?)+ have 0 Matmuls, and a cluster's work is one",
+        "a graph by hand computes elements at a cluster's place, and a cluster only multiplies and adds",
+    ),
+    (
+        r"stage s\d+ can't be emitted for a cluster: .* is f32; a cluster reads and drains f16",
+        "memory in f32, and clusters read and drain f16",
+    ),
+    (
+        r"stage s\d+ can't be emitted for a cluster: it has a bias, a spill, an epilogue or sub-blocks; a cluster "
+        r"multiplies and adds",
+        "a sum is put into memory between blocks of K and taken up again, and no instruction loads an accumulator",
+    ),
 )
 """Patterns, matched with the whole message, and why no unit of the machine can do it."""
 
