@@ -15,7 +15,8 @@ from msgspec import Struct
 from meshwright.errors import PlacementError
 from meshwright.ir.graph import Graph
 from meshwright.ir.ids import StageId, TensorId
-from meshwright.ir.records import Load, Site, Store
+from meshwright.ir.operation import Reduce
+from meshwright.ir.records import Compute, Load, Site, Store
 from meshwright.machine import MachineSpec
 from meshwright.targets.ktpu.compiled import Piece
 from meshwright.targets.ktpu.emit_vector import Placed, emit_vector
@@ -76,31 +77,33 @@ def emitted_cut(graph: Graph, chain: Chain, machine: MachineSpec) -> Chain:
 
 
 class Cut(Struct, frozen=True):
-    """Loads and stores that are to go through memory; joined: the loads that have to find whole rows there."""
+    """Loads and stores that are to go through memory; joined: loads that find so many blocks there as one row."""
 
     stages: frozenset[StageId] = frozenset()
-    joined: frozenset[StageId] = frozenset()
+    joined: tuple[tuple[StageId, int], ...] = ()
 
     def of(self, graph: Graph, machine: MachineSpec) -> Graph:
         """The graph with all of them cut."""
-        return through_memory(graph, self.stages, machine, self.joined)
+        return through_memory(graph, self.stages, machine, dict(self.joined))
 
 
 def cut_stages(graph: Graph, chains: Sequence[Chain], machine: MachineSpec) -> Cut:
     """What of the chains that aren't emitted has to go through memory so that they can be."""
     cuts = [_cut_of(graph, chain, machine) for chain in chains if chain.emitted is None]
     nothing: frozenset[StageId] = frozenset()
-    return Cut(nothing.union(*(cut.stages for cut in cuts)), nothing.union(*(cut.joined for cut in cuts)))
+    return Cut(nothing.union(*(cut.stages for cut in cuts)), tuple(pair for cut in cuts for pair in cut.joined))
 
 
 def _cut_of(graph: Graph, chain: Chain, machine: MachineSpec) -> Cut:
     """Only the stores where that is enough; whole rows where a fold over their parts needs them."""
-    loads, stores = (
-        frozenset(stage for stage in chain.stages if isinstance(graph.stages[stage].kind, kind))
-        for kind in (Load, Store)
-    )
-    everything = Cut(loads | stores)
-    for cut in (Cut(stores), everything, Cut(loads | stores, loads)):
+    kinds = {stage: graph.stages[stage].kind for stage in chain.stages}
+    stores = frozenset(stage for stage, kind in kinds.items() if isinstance(kind, Store))
+    loads = {stage: kind.num_blocks for stage, kind in kinds.items() if isinstance(kind, Load)}
+    folds = (kind.op for kind in kinds.values() if isinstance(kind, Compute) and isinstance(kind.op, Reduce))
+    parts = max((fold.blocks for fold in folds), default=1)
+    joined = tuple((stage, parts) for stage, count in loads.items() if count % parts == 0)
+    everything = Cut(stores.union(loads))
+    for cut in (Cut(stores), everything, Cut(everything.stages, joined)):
         apart = cut.of(graph, machine)
         if any(_attempt(apart, chain, machine, padded).emitted is not None for padded in (True, False)):
             return cut

@@ -8,7 +8,7 @@ same to the bit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -29,16 +29,16 @@ _DRAINED: Final = ElementType.F16
 
 
 def through_memory(
-    graph: Graph, stages: Collection[StageId], machine: MachineSpec, joined: Collection[StageId] = ()
+    graph: Graph, stages: Collection[StageId], machine: MachineSpec, joined: Mapping[StageId, int] | None = None
 ) -> Graph:
     """`graph` with the loads and stores `stages` cut in two; they keep their ids, the copies come after all others.
 
-    joined: loads of those whose blocks are parts of rows, and that find each row in one piece. Raises `PlacementError`
-    for positions that are looked up by a unit.
+    joined: for loads of those that are folded over several blocks how many: these then lie side by side, as one row.
+    Raises `PlacementError` for positions that are looked up by a unit.
     """
     draft = _Draft(graph, machine)
     for stage in sorted(stages):
-        draft.cut(stage, stage in joined)
+        draft.cut(stage, (joined or {}).get(stage, 1))
     return draft.graph()
 
 
@@ -83,12 +83,12 @@ class _Draft:
             tuple(dict.fromkeys(self._precedences)),
         )
 
-    def cut(self, number: StageId, joined: bool = False) -> None:
+    def cut(self, number: StageId, parts: int = 1) -> None:
         """Cuts a load or a store in two."""
         stage = self._stages[number]
         match stage.kind:
             case Load(pattern=Affine(), multicast=None) as kind:
-                self._cut_load(number, kind, stage.outs[0], joined)
+                self._cut_load(number, kind, stage.outs[0], parts)
             case Store(pattern=Affine()) as kind:
                 self._cut_store(number, kind, stage.ins[0])
             case Load() | Store():
@@ -97,9 +97,8 @@ class _Draft:
             case _:
                 raise TypeError(f"s{number} is a {type(stage.kind).__name__}; loads and stores go through memory")
 
-    def _cut_load(self, number: StageId, kind: Load, buffer: BufferId, joined: bool) -> None:
+    def _cut_load(self, number: StageId, kind: Load, buffer: BufferId, parts: int) -> None:
         format = self._tensors[kind.tensor].format
-        parts = self._parts(kind, buffer) if joined else 1
         scratch, blocks = self._scratch(number, buffer, kind.num_blocks, format, parts)
         rank = self._given.rank_of(self._stages[number])
         copied = self._copy(
@@ -124,15 +123,6 @@ class _Draft:
         self._stages[number] = Stage(Store(scratch, blocks, rank=0), ins=(buffer,))
         self._precedences = [Precedence(last, e.after) if e.before == number else e for e in self._precedences]
         self._precedences.append(Precedence(number, first))
-
-    def _parts(self, kind: Load, buffer: BufferId) -> int:
-        """How many blocks, one after the other, are the parts of a row."""
-        pattern, block = kind.pattern, self._buffers[buffer].block
-        if not isinstance(pattern, Affine) or not pattern.loops or not block:
-            return 1
-        *others, last = pattern.loops[-1].stride
-        along = not any(others) and last == pattern.box[-1] == block[-1]
-        return pattern.loops[-1].extent if along and kind.num_blocks % pattern.loops[-1].extent == 0 else 1
 
     def _scratch(
         self, number: StageId, buffer: BufferId, count: int, format: ElementType, parts: int = 1
