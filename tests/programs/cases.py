@@ -25,9 +25,9 @@ def halves(seed: int, *shape: int, scale: float = 1.0) -> np.ndarray:
     return (np.random.default_rng([seed, *shape]).standard_normal(shape) * scale).astype(np.float16)
 
 
-def graph_and_inputs(kernel, operands: Sequence[np.ndarray], chip: int = 0) -> tuple[Graph, dict]:
-    """A kernel alone on one chip of the card."""
-    graph = graph_alone(kernel, targets.placement(MACHINE, chip), [shaped(x) for x in operands])
+def graph_and_inputs(kernel, operands: Sequence[np.ndarray], chip: int = 0, machine=MACHINE) -> tuple[Graph, dict]:
+    """A kernel alone on one chip of a card."""
+    graph = graph_alone(kernel, targets.placement(machine, chip), [shaped(x) for x in operands])
     return graph, {operand_name(number): (x,) for number, x in enumerate(operands)}
 
 
@@ -37,12 +37,14 @@ def same(comparison: Comparison, graph: Graph, inputs, machine=MACHINE) -> None:
     assert comparison.compare(graph, inputs, wanted, machine), f"refused: {dict(comparison.tally.refused)}"
 
 
-def same_kernel(comparison: Comparison, kernel, *operands: np.ndarray, chip: int = 0) -> np.ndarray:
+def same_kernel(comparison: Comparison, kernel, *operands: np.ndarray, chip: int = 0, machine=MACHINE) -> np.ndarray:
     """A kernel, or each of a composition, alone on one chip; returns what it evaluates to."""
     if isinstance(kernel, Composition):
-        return kernel.through(lambda one, *values: same_kernel(comparison, one, *values, chip=chip), *operands)
-    graph, inputs = graph_and_inputs(kernel, operands, chip)
-    same(comparison, graph, inputs)
+        return kernel.through(
+            lambda one, *values: same_kernel(comparison, one, *values, chip=chip, machine=machine), *operands
+        )
+    graph, inputs = graph_and_inputs(kernel, operands, chip, machine)
+    same(comparison, graph, inputs, machine)
     return evaluate(graph, inputs, KTPU)["result"][0]
 
 

@@ -10,6 +10,7 @@ from meshwright import kernels
 from meshwright.ir import library
 from meshwright.ir.expression import Operand
 from meshwright.kernels.elementwise import Elementwise
+from meshwright.machine import load
 from programs.cases import MORE, halves, same_kernel
 from programs.compare import MACHINE, Comparison
 
@@ -31,6 +32,15 @@ def test_every_mesh(kernel, chip):
     if made.unit == "vector" and chip not in WITH_CORES:
         pytest.skip(f"mesh {chip} has no vector cores: the kernel itself refuses")
     same_kernel(COMPARISON, made, *operands, chip=chip)
+
+
+@pytest.mark.parametrize("machine", ["ktpu-1", "ktpu-v13p-published"])
+@pytest.mark.parametrize(
+    "name", ["matmul, leading", "convolution", "bias gelu", "softmax, masked", "layer_norm", "max"]
+)
+def test_other_machines(machine, name):
+    kernel, operands = SAMPLES[name]
+    same_kernel(COMPARISON, kernel, *operands, machine=load(machine))
 
 
 @pytest.mark.parametrize("mask", [False, True])
