@@ -25,6 +25,14 @@ def halves(seed: int, *shape: int, scale: float = 1.0) -> np.ndarray:
     return (np.random.default_rng([seed, *shape]).standard_normal(shape) * scale).astype(np.float16)
 
 
+def any_bits(seed, *shape):
+    """Bit patterns of fp16: a third of them any at all, a tenth infinities and NaNs, the others ordinary numbers."""
+    random = np.random.default_rng([seed, *shape])
+    special = random.choice(np.array([0x7C00, 0xFC00, 0x7E00, 0xFFFF, 0x7C01, 0x8000], np.uint16), shape)
+    bits = np.where(random.random(shape) < 0.3, random.integers(0, 1 << 16, shape).astype(np.uint16), special)
+    return np.where(random.random(shape) < 0.6, halves(seed, *shape).view(np.uint16), bits).view(np.float16)
+
+
 def graph_and_inputs(kernel, operands: Sequence[np.ndarray], chip: int = 0, machine=MACHINE) -> tuple[Graph, dict]:
     """A kernel alone on one chip of a card."""
     graph = graph_alone(kernel, targets.placement(machine, chip), [shaped(x) for x in operands])

@@ -11,7 +11,7 @@ from meshwright import kernels
 from meshwright.errors import PlacementError
 from meshwright.ir.spec import COPIED, Spec
 from meshwright.sharding import MeshGroup
-from programs.cases import MORE, halves, on_both
+from programs.cases import MORE, any_bits, halves, on_both
 from programs.refused import reason
 from sharding.samples import CARD, CHAIN, GRID, RUNS, STAR
 
@@ -78,6 +78,14 @@ def test_sums_along_chains_of_any_shape_and_tile(data):
     tile = data.draw(st.sampled_from([None, (-(-m // 4) * 4, -(-n // 4) * 4, 32 * blocks)]))
     a, b = halves(1, m, k), halves(2, n, k)
     on_both(lambda group: group.matmul_chain_reduce(group.split(a, 1), group.split(b, 1), tile=tile), meshes=meshes)
+
+
+@FEW
+@given(st.sampled_from([run for run in RUNS if len(run) > 1]), st.integers(1, 20), st.integers(0, 999))
+def test_sums_of_every_kind_of_number(meshes, m, seed):
+    """Among them infinities and NaNs, which quantise to something and are added on another mesh."""
+    a, b = any_bits(seed, m, 64 * len(meshes)), any_bits(seed + 1, 24, 64 * len(meshes))
+    on_both(lambda group: group.matmul_chain_reduce(group.split(a, 1), group.split(b, 1)), meshes=meshes)
 
 
 def test_sums_into_a_mesh_that_no_drain_can_name_are_refused():

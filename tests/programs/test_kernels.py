@@ -11,7 +11,7 @@ from meshwright.ir import library
 from meshwright.ir.expression import Operand
 from meshwright.kernels.elementwise import Elementwise
 from meshwright.machine import load
-from programs.cases import MORE, halves, same_kernel
+from programs.cases import MORE, any_bits, halves, same_kernel
 from programs.compare import MACHINE, Comparison
 
 COMPARISON = Comparison()
@@ -76,6 +76,23 @@ def test_functions_at_every_kind_of_number(kernel):
     x = bits.view(np.float16)
     arity = 2 if kernel.name in ("subtract", "minimum", "maximum") else 1
     same_kernel(COMPARISON, kernel, *[np.roll(x, 5 * i) for i in range(arity)])
+
+
+@FEW
+@given(
+    st.sampled_from([kernels.softmax(), kernels.layer_norm(), *(kernels.reduce(f, 1) for f in ("sum", "max", "min"))]),
+    st.tuples(st.integers(1, 6), st.integers(1, 200)),
+    st.integers(0, 999),
+)
+def test_rows_with_every_kind_of_number(kernel, shape, seed):
+    more = [any_bits(seed + i, shape[1]) for i in (1, 2)] if kernel.name == "layer_norm" else []
+    same_kernel(COMPARISON, kernel, any_bits(seed, *shape), *more)
+
+
+@FEW
+@given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 100), st.integers(0, 999))
+def test_products_of_every_kind_of_number(m, n, k, seed):
+    same_kernel(COMPARISON, kernels.MatrixProduct(), any_bits(seed, m, k), any_bits(seed + 1, n, k))
 
 
 # Shapes.
