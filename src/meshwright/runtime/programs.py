@@ -20,7 +20,6 @@ from meshwright.runtime.dispatch_failures import Wedged
 from meshwright.runtime.held import CardMemory, memory_of
 from meshwright.runtime.programs_run import ProgramsRun
 from meshwright.runtime.transport import Transport
-from meshwright.targets.ktpu.compile import compile_graph
 from meshwright.targets.ktpu.compiled import Compiled
 
 Compile = Callable[[Graph], Compiled]
@@ -40,7 +39,7 @@ def _compiler(machine: MachineSpec, given: frozenset[str]) -> Compile:
     def compiled(graph: Graph) -> Compiled:
         require_well_formed(graph)
         _require_ordered(graph, machine, given)
-        return compile_graph(graph, machine, given)
+        return targets.programs(machine, graph, given)
 
     return compiled
 
@@ -89,7 +88,7 @@ class Programs:
         """What `graph` is compiled to, found once.
 
         Raises `GraphError` for a malformed graph, `EvaluationError` for one whose results would depend on an order that
-        it doesn't state, and what `compile_graph` does.
+        it doesn't state, and what `targets.programs` does.
         """
         return graph.derived(_compiler(self.machine, given))
 
@@ -111,8 +110,8 @@ class Programs:
     ) -> dict[str, tuple[Tensor, ...]]:
         """As `run_graph`; progress counts jobs.
 
-        Raises what `compile_graph` raises for a graph that isn't for these units, `DeviceError` where images don't fit,
-        and what `Dispatcher.run` does.
+        Raises what `compiled` does for a graph that isn't for these units, `DeviceError` where images don't fit, and
+        what `Dispatcher.run` does.
         """
         stored = {graph.tensors[t].name for t in graph.stored()}
         compiled = self.compiled(graph, frozenset(stored & set(inputs)))

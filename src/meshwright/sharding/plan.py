@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from meshwright import targets
 from meshwright.certify import Certificate, Waiver
 from meshwright.ir.graph import Graph
 from meshwright.ir.spec import Spec
@@ -58,6 +59,14 @@ class Plan(Steps, frozen=True, eq=False):
     def certificate(self, waivers: Sequence[Waiver] = ()) -> Certificate:
         """What can be promised of the plan's graph, obligation by obligation, with evidence; `run` asks for it."""
         return certificate_of(self, waivers)
+
+    def programs(self, words: bool = False) -> str:
+        """What the plan is on a card: who is sent which program after what, and what the host does between, as text.
+
+        words: with the disassembly of every word. Raises what `graph` does, and `PlacementError` for what the machine's
+        units don't do, or a machine without instruction words.
+        """
+        return targets.program_text(self.machine, self.graph(), words)
 
     def link_bytes(self) -> LinkBytes:
         """Payload bytes over each link, by (from mesh, to mesh), as `run` will count them; links without any left out.
