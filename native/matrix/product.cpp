@@ -211,11 +211,16 @@ struct Strip {
     const Buffer buffer(rows * width * sizeof(std::uint16_t));
     auto* drained = reinterpret_cast<std::uint16_t*>(buffer.data());
     tile.to_fp16(values, rows, columns, drained, width);
-    for (std::size_t column = 0; column < columns; column += 4) {
-      for (std::size_t row = 0; row < rows; ++row) {
-        std::memcpy(products.tiles.at(product, first_row + row, first_column + column), drained + row * width + column,
-                    4 * sizeof *drained);
+    for (std::size_t row = 0; row < rows;) {
+      // Rows of one row of sub-tiles: where a sub-tile lies is found once for all of them.
+      const std::size_t inside = (first_row + row) % kEntryRows;
+      const std::size_t count = std::min(kEntryRows - inside, rows - row);
+      for (std::size_t column = 0; column < columns; column += 4) {
+        std::uint16_t* out = products.tiles.at(product, first_row + row, first_column + column);
+        const std::uint16_t* in = drained + row * width + column;
+        for (std::size_t i = 0; i < count; ++i) std::memcpy(out + 4 * i, in + i * width, 4 * sizeof *drained);
       }
+      row += count;
     }
   }
 
