@@ -93,6 +93,22 @@ def test_a_copy_runs_where_its_source_is():
     means_the_same(graph, cut)
 
 
+def test_a_block_that_is_loaded_often_is_copied_once():
+    kernel = kernels.convolution(padding=1)
+    graph = graph_alone(kernel, KtpuPlacement(CARD, 0), [Shaped((1, 14, 14, 64), F16), Shaped((256, 3, 3, 64), F16)])
+    loads = [StageId(n) for n, s in enumerate(graph.stages) if isinstance(s.kind, Load)]
+    often = [s for s in loads if any(x.extent > 1 and not any(x.stride) for x in graph.stages[s].kind.pattern.loops)]
+    assert often
+    cut = through_memory(graph, loads, CARD)
+    for number, stage in enumerate(loads):
+        kind = graph.stages[stage].kind
+        moving = [loop.extent for loop in kind.pattern.loops if any(loop.stride)]
+        scratch = cut.tensors[len(graph.tensors) + number]
+        assert scratch.shape[0] == np.prod(moving, dtype=int)
+        assert cut.stages[stage].kind.num_blocks == kind.num_blocks
+    means_the_same(graph, cut)
+
+
 def looked_up(site):
     builder = GraphBuilder()
     table = builder.tensor("table", (9, 16), F16, (0,))

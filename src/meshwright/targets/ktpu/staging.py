@@ -8,6 +8,7 @@ same to the bit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
@@ -98,14 +99,19 @@ class _Draft:
                 raise TypeError(f"s{number} is a {type(stage.kind).__name__}; loads and stores go through memory")
 
     def _cut_load(self, number: StageId, kind: Load, buffer: BufferId, parts: int) -> None:
-        format = self._tensors[kind.tensor].format
-        scratch, blocks = self._scratch(number, buffer, kind.num_blocks, format, parts)
+        assert isinstance(kind.pattern, Affine)
+        moving = _moving(kind.pattern, parts) if kind.num_blocks == kind.pattern.num_blocks else None
+        # Where the front of a nest is loaded, or a nest that doesn't make up rows, every block is another one.
+        count = kind.num_blocks if moving is None else math.prod(loop.extent for loop in moving)
+        format, block = self._tensors[kind.tensor].format, self._buffers[buffer].block
+        scratch, blocks = self._scratch(number, buffer, count, format, parts)
         rank = self._given.rank_of(self._stages[number])
-        copied = self._copy(
-            Load(kind.tensor, kind.pattern, kind.num_blocks, rank=rank), Store(scratch, blocks, rank=0), buffer
-        )
-        self._stages[number] = Stage(Load(scratch, blocks, kind.num_blocks, rank=0), outs=(buffer,))
-        first, last = copied
+        copied, again = kind.pattern, blocks
+        if moving is not None and count < kind.num_blocks:
+            copied = msgspec.structs.replace(kind.pattern, loops=moving)
+            again = _again(kind.pattern, moving, blocks, parts, block)
+        first, last = self._copy(Load(kind.tensor, copied, count, rank=rank), Store(scratch, blocks, rank=0), buffer)
+        self._stages[number] = Stage(Load(scratch, again, kind.num_blocks, rank=0), outs=(buffer,))
         # What had to come before the load now comes before the copy; what waited for it to have read, for the copy.
         moved = (Precedence(e.before, first) if e.after == number else e for e in self._precedences)
         self._precedences = [Precedence(first, e.after) if e.before == number else e for e in moved]
@@ -200,6 +206,36 @@ class _Draft:
             if isinstance(stage.kind, Load) and stage.outs == self._given.stages[number].ins[:1]:
                 return stage.kind.num_blocks // op.contraction_blocks
         raise PlacementError(f"stage s{number}: its first operand is not loaded from memory")
+
+
+def _moving(pattern: Affine, parts: int) -> tuple[Loop, ...] | None:
+    """The loops that reach another block when they turn; None where the innermost doesn't make up rows of `parts`."""
+    turning = [loop for loop in pattern.loops if loop.extent > 1]
+    moving = tuple(loop for loop in turning if any(loop.stride))
+    if parts > 1 and not (moving and turning[-1] is moving[-1] and moving[-1].extent % parts == 0):
+        return None
+    return moving
+
+
+def _again(pattern: Affine, moving: tuple[Loop, ...], blocks: Affine, parts: int, block: tuple[int, ...]) -> Affine:
+    """The blocks of scratch, each as often and in the order in which `pattern` has it.
+
+    blocks: each once, `parts` at a time side by side along the last axis.
+    """
+    still = (0,) * len(blocks.box)
+    loops: list[Loop] = []
+    step = math.prod(loop.extent for loop in moving)
+    for loop in pattern.loops:
+        if loop not in moving:
+            loops.append(Loop(loop.extent, still))
+            continue
+        step //= loop.extent
+        if step >= parts:
+            loops.append(Loop(loop.extent, (step // parts, *still[1:])))
+            continue
+        loops.append(Loop(loop.extent // parts, (1, *still[1:])))
+        loops.append(Loop(parts, (*still[:-1], block[-1] if block else 1)))
+    return msgspec.structs.replace(blocks, loops=tuple(loops))
 
 
 def _after_sum(op: Matmul, axes: int) -> Generic:
