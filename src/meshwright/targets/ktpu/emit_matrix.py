@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -79,8 +79,9 @@ def images_at(graph: Graph, site: Site, machine: MachineSpec) -> tuple[MatrixIma
     """What the cluster at `site` reads and writes, each image once; raises what `emit_matrix` does for stages."""
     found: dict[MatrixImage, None] = {}
     for work in works_at(graph, site, _addressed(machine)):
-        found[work.product.a.image] = None
-        found[work.product.b.image] = None
+        for product in work.products:
+            found[product.a.image] = None
+            found[product.b.image] = None
         found.update((step.image, None) for step in work.steps if isinstance(step, Result))
     return tuple(found)
 
@@ -136,7 +137,7 @@ class _Emission:
 
     def tasks(self, work: Work) -> Iterator[MatrixTask]:
         """The tasks of one work: a new one wherever something of another unit has to be seen complete first."""
-        sweeps = _Sweeps(work, self.machine.cluster.l1_entries, *map(self._address, self._operands(work)))
+        sweeps = self._sweeps(work)
         drafts: list[_Draft] = []
         for block in range(work.blocks):
             arrived: list[Firing] = []
@@ -155,9 +156,16 @@ class _Emission:
                     drafts[-1].arrivals[step.target] += -(-granules // _BURST)
         return (draft.task(self.site, work.blocks) for draft in drafts)
 
-    def _operands(self, work: Work) -> tuple[tuple[StageId, MatrixImage], tuple[StageId, MatrixImage]]:
-        a, b = work.product.a, work.product.b
-        return (a.stage, a.image), (b.stage, b.image)
+    def _sweeps(self, work: Work) -> _Sweeps:
+        operands = (
+            (
+                product,
+                self._address((product.a.stage, product.a.image)),
+                self._address((product.b.stage, product.b.image)),
+            )
+            for product in work.products
+        )
+        return _Sweeps([_Operands(*of, work.blocks, self.machine.cluster.l1_entries) for of in operands])
 
     def _before(self, step: Product | Send | Result, work: Work, block: int) -> Iterator[Firing]:
         """What other units do that this step waits for; what this cluster does itself, it does in order."""
@@ -171,7 +179,7 @@ class _Emission:
         self, step: Product | Send | Result, product: Product, block: int, sweeps: _Sweeps
     ) -> list[ClusterInstruction]:
         if isinstance(step, Product):
-            return sweeps.block(block)
+            return sweeps.block(step, block)
         sweeps.drained()
         count = product.gm * product.gn
         if isinstance(step, Result):
@@ -229,23 +237,19 @@ class _Emission:
         return address
 
 
-class _Sweeps:
-    """FILLs and GEMMs of a product, and what they leave in L1."""
+class _Operands:
+    """The entries that the sweeps of a product read, and where they are in L1."""
 
-    def __init__(self, work: Work, entries: int, at_a: int, at_b: int) -> None:
-        self._product = work.product
-        self._pairs: list[list[tuple[int, int]]] = [
-            list(self._of_block(block, at_a, at_b)) for block in range(work.blocks)
-        ]
-        pairs = list(itertools.chain.from_iterable(self._pairs))
-        nk = work.product.nk
-        self._a = Side(0, work.product.gm * nk, entries, [a for a, _ in pairs])
-        self._b = Side(1, work.product.gn * nk, entries, [b for _, b in pairs])
-        self._busy: tuple[int, int] | None = None
+    def __init__(self, product: Product, at_a: int, at_b: int, blocks: int, entries: int) -> None:
+        self.product = product
+        self.pairs = [list(self._of_block(block, at_a, at_b)) for block in range(blocks)]
+        pairs = list(itertools.chain.from_iterable(self.pairs))
+        self.a = Side(0, product.gm * product.nk, entries, [a for a, _ in pairs])
+        self.b = Side(1, product.gn * product.nk, entries, [b for _, b in pairs])
 
     def _of_block(self, block: int, at_a: int, at_b: int) -> Iterator[tuple[int, int]]:
         """Addresses of the entries of A and B of each sweep; sweeps over nothing but padding add zeros, so none is."""
-        product = self._product
+        product = self.product
         for pair in range(block * product.contraction, (block + 1) * product.contraction):
             for sweep in range(product.sweeps):
                 a = _run(product.a, pair, sweep * product.nk)
@@ -253,19 +257,33 @@ class _Sweeps:
                 if a is not None and b is not None:
                     yield at_a + a, at_b + b
 
-    def block(self, block: int) -> list[ClusterInstruction]:
-        """The instructions that leave a block's sum in the accumulator."""
+
+class _Sweeps:
+    """FILLs and GEMMs of the products of one work, and what they leave in L1."""
+
+    def __init__(self, operands: Sequence[_Operands]) -> None:
+        self._operands = {of.product.stage: of for of in operands}
+        self._last: StageId | None = None
+        self._busy: tuple[int, int] | None = None
+
+    def block(self, product: Product, block: int) -> list[ClusterInstruction]:
+        """The instructions that leave a block's sum in the accumulator, or add to it."""
+        operands = self._operands[product.stage]
+        if self._last not in (None, product.stage):
+            # Another product has filled the banks since.
+            operands.a.forget()
+            operands.b.forget()
+        self._last = product.stage
         words: list[ClusterInstruction] = []
-        for number, (at_a, at_b) in enumerate(self._pairs[block]):
+        for number, (at_a, at_b) in enumerate(operands.pairs[block]):
             busy_a, busy_b = self._busy if self._busy is not None else (None, None)
-            a, fills_a = self._a.take(at_a, busy_a)
-            b, fills_b = self._b.take(at_b, busy_b)
-            product = self._product
+            a, fills_a = operands.a.take(at_a, busy_a)
+            b, fills_b = operands.b.take(at_b, busy_b)
             gemm = Gemm(
                 gm=product.gm,
                 gn=product.gn,
                 nk=product.nk,
-                acc=int(number > 0),
+                acc=int(number > 0 or product.continues),
                 abank=a.bank,
                 aoff=a.first,
                 bbank=b.bank,

@@ -64,6 +64,10 @@ class Side:
         self._held[slot] = address
         return slot, list(self._fills(address, slot))
 
+    def forget(self) -> None:
+        """Something else has been filled over what was held."""
+        self._held.clear()
+
     def _needed_again(self, slot: Slot) -> float:
         """The sweep that reads next what the slot holds; the first of those that nobody will wins."""
         if slot not in self._held:

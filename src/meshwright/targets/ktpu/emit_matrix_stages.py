@@ -39,7 +39,10 @@ class Loaded(Struct, frozen=True):
 
 
 class Product(Struct, frozen=True):
-    """A Matmul and its loads. A block takes `contraction` pairs of blocks, each in `sweeps` sweeps of `nk` K blocks."""
+    """A Matmul and its loads. A block takes `contraction` pairs of blocks, each in `sweeps` sweeps of `nk` K blocks.
+
+    continues: it adds to what is in the accumulator, where another one opened the sum.
+    """
 
     stage: StageId
     a: Loaded
@@ -49,6 +52,12 @@ class Product(Struct, frozen=True):
     nk: int
     sweeps: int
     contraction: int
+    continues: bool = False
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks it makes."""
+        return self.a.pattern.num_blocks // self.contraction
 
     @property
     def stages(self) -> tuple[StageId, ...]:
@@ -84,15 +93,23 @@ class Result(Struct, frozen=True):
     pattern: Affine
 
 
-Step: TypeAlias = Receive | Send | Result
+Step: TypeAlias = Product | Receive | Send | Result
 
 
 class Work(Struct, frozen=True):
-    """What a cluster does with the accumulator, for each of `blocks` blocks: the product, and the steps after it."""
+    """What a cluster does with the accumulator, for each of `blocks` blocks: the product, and the steps after it.
+
+    Steps are products that continue the sum, sums of other clusters, and where it goes.
+    """
 
     product: Product
     steps: tuple[Step, ...]
     blocks: int
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        """The one that opens the sum, and those that continue it."""
+        return (self.product, *(step for step in self.steps if isinstance(step, Product)))
 
 
 def refusal(stage: StageId, reason: str) -> PlacementError:
@@ -189,20 +206,22 @@ class _Reader:
     def work(self, stages: list[StageId]) -> Work:
         """The work of these stages."""
         products = [s for s in stages if self._matmul(s) is not None]
-        if len(products) != 1:
+        opening = [s for s in products if len(self.graph.stages[s].ins) == 2]
+        if len(opening) != 1:
             raise refusal(
-                stages[0], f"stages {_listed(stages)} have {len(products)} Matmuls, and a cluster's work is one"
+                stages[0],
+                f"stages {_listed(stages)} have {len(opening)} Matmuls that open a sum, and a cluster's work is one",
             )
-        product = self._product(products[0])
-        steps = tuple(self._step(s, product) for s in self._touching(products[0]))
+        product = self._product(opening[0])
+        steps = tuple(self._step(s, product) for s in self._touching(opening[0]))
         done = {s for part in (product, *steps) for s in (part.stages if not isinstance(part, Receive) else ())}
         done |= {step.stage for step in steps if isinstance(step, Receive)}
         for stage in stages:
             if stage not in done:
                 raise refusal(stage, f"a {self._named(stage)} is not among what a cluster's program does")
-        if not steps or isinstance(steps[-1], Receive):
-            raise refusal(products[0], "its sum stays in the accumulator; nothing sends or drains it")
-        return Work(product, steps, product.a.pattern.num_blocks // product.contraction)
+        if not steps or isinstance(steps[-1], (Product, Receive)):
+            raise refusal(opening[0], "its sum stays in the accumulator; nothing sends or drains it")
+        return Work(product, steps, product.blocks)
 
     def _named(self, stage: StageId) -> str:
         kind = self.graph.stages[stage].kind
@@ -224,8 +243,6 @@ class _Reader:
         kept = self.graph.buffers[record.outs[0]]
         if kept.format is not (ElementType.FP22 if kept.resident else ElementType.F16):
             raise refusal(stage, f"it puts {kept.format} into b{record.outs[0]}; a FIFO gets f16, drained")
-        if len(record.ins) != 2:
-            raise refusal(stage, "it continues what is in the accumulator; one Matmul opens a sum and ends it")
         m, n, k = op.block
         if m % SUB_TILE or n % SUB_TILE or k % K_BLOCK:
             raise refusal(stage, f"its blocks are {m} x {n} x {k}; a cluster's are multiples of 4 x 4 x 32")
@@ -237,10 +254,11 @@ class _Reader:
                 f"its blocks have {gm} x {gn} sub-tiles; the accumulator of {self.machine.name} holds "
                 f"{cluster.accumulator_tiles}, a bank {cluster.l1_entries} rows of them, and a field {FIELD}",
             )
-        a, b = (self._loaded(b, rows, nk) for b, rows in zip(record.ins, (gm, gn), strict=True))
+        a, b = (self._loaded(b, rows, nk) for b, rows in zip(record.ins[:2], (gm, gn), strict=True))
         if a.image.layout.k != b.image.layout.k:
             raise refusal(stage, f"its operands have {a.image.layout.k} and {b.image.layout.k} elements along K")
-        return Product(stage, a, b, gm, gn, nk, k // K_BLOCK // nk, op.contraction_blocks)
+        continues = len(record.ins) > 2
+        return Product(stage, a, b, gm, gn, nk, k // K_BLOCK // nk, op.contraction_blocks, continues)
 
     def _loaded(self, buffer: BufferId, groups: int, nk: int) -> Loaded:
         stage, record = next((StageId(i), s) for i, s in enumerate(self.graph.stages) if buffer in s.outs)
@@ -282,6 +300,8 @@ class _Reader:
         record = self.graph.stages[stage]
         (kept,) = self.graph.stages[product.stage].outs
         match record.kind:
+            case Compute(Matmul()):
+                return self._product(stage)
             case Store():
                 return self._result((stage,), product)
             case Compute(Generic() as op) if op == _ROUNDED:
@@ -289,7 +309,11 @@ class _Reader:
                 stored = [StageId(i) for i, s in enumerate(self.graph.stages) if rounded in s.takes()]
                 return self._result((stage, *stored), product)
             case Compute():
-                raise refusal(stage, "it computes with a sum; a cluster rounds it to f16 and drains it, nothing else")
+                raise refusal(
+                    stage,
+                    "it computes with a sum; a cluster rounds it to f16 and drains it, nothing else. Store it, and "
+                    "load it at a vector core",
+                )
             case AllReduce(combine=op) if op == _ADDED and len(record.ins) == 2 and record.outs == record.ins[:1]:
                 return self._sum(stage, kept)
             case AllReduce():
