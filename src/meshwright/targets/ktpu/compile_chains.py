@@ -22,7 +22,7 @@ from meshwright.targets.ktpu.compiled import Piece
 from meshwright.targets.ktpu.emit_vector import Placed, emit_vector
 from meshwright.targets.ktpu.orders import Rows, rows
 from meshwright.targets.ktpu.relocate import LEAST_ADDRESS, Relocatable, relocatable
-from meshwright.targets.ktpu.staging import Part, part_of, through_memory
+from meshwright.targets.ktpu.staging import part_of, through_memory
 
 _ALIGNMENT: Final = 256
 
@@ -151,21 +151,17 @@ def _alike(graph: Graph, chains: Sequence[Chain], machine: MachineSpec) -> Seque
 
 def _attempt(graph: Graph, chain: Chain, machine: MachineSpec, padded: bool) -> Chain:
     """The chain, emitted for stored rows that are padded or aren't if it can be; loads rather likewise."""
-    part = part_of(graph, chain.stages, chain.site)
+    # As if it were at the first core of the machine: chains that are alike are emitted once.
+    part = part_of(graph, chain.stages, _first_core(machine))
     refused = chain.refused
     for loads in (padded, not padded):
         orders = _orders(part.graph, loads, padded)
-        found = _emitted(_anywhere(graph, part, machine), machine, orders)
+        found = _emitted(part.graph, machine, orders)
         if isinstance(found, Relocatable):
             emitted = Emitted(found, tuple(zip(part.pieces, orders, strict=True)))
             return msgspec.structs.replace(chain, emitted=emitted)
         refused = refused or _renumbered(found, chain.stages)
     return msgspec.structs.replace(chain, emitted=None, refused=refused)
-
-
-def _anywhere(graph: Graph, part: Part, machine: MachineSpec) -> Graph:
-    """The part as if it were at the first core of the machine: chains that are alike are emitted once."""
-    return part_of(graph, part.stages, _first_core(machine)).graph
 
 
 def _first_core(machine: MachineSpec) -> Site:
@@ -184,18 +180,18 @@ def _orders(part: Graph, loads: bool, stores: bool) -> tuple[Rows, ...]:
 
 @lru_cache(maxsize=512)
 def _emitted(part: Graph, machine: MachineSpec, orders: tuple[Rows, ...]) -> Relocatable | str:
-    """The program of a graph that is one chain, with its tensors in given orders; or why there is none."""
-    chip = part.tensors[0].chips[0] if part.tensors else _first_core(machine).chip
+    """The program of a graph that is one chain at the first core, with its tensors in given orders; or why not."""
+    core = _first_core(machine)
     where: dict[tuple[TensorId, int], Placed] = {}
     starts: list[tuple[int, int, int]] = []
     free = LEAST_ADDRESS
     for number, order in enumerate(orders):
-        address = machine.global_addr(chip, free)
+        address = machine.global_addr(core.chip, free)
         where[TensorId(number), 0] = order.placed(address)
         starts.append((address, order.nbytes, number))
         free += -(-order.nbytes // _ALIGNMENT) * _ALIGNMENT
     try:
-        (task,) = emit_vector(part, _first_core(machine), machine, where)
+        (task,) = emit_vector(part, core, machine, where)
         return relocatable(task.program, starts)
     except PlacementError as error:
         return str(error)

@@ -17,7 +17,7 @@ from meshwright.machine import MachineSpec
 from meshwright.targets.ktpu.compile_chains import Chain
 from meshwright.targets.ktpu.compiled import Carry, Compiled, Fetch, Image, Piece, Place, UnitWork, Work
 from meshwright.targets.ktpu.emit_matrix import Firing, MatrixImage, emit_matrix, images_at
-from meshwright.targets.ktpu.orders import order_of
+from meshwright.targets.ktpu.orders import Drained, order_of
 from meshwright.targets.ktpu.relocate import LEAST_ADDRESS, relocatable
 from meshwright.targets.ktpu.staging import part_of
 
@@ -52,7 +52,9 @@ class _Works:
     def __init__(self, graph: Graph, machine: MachineSpec) -> None:
         self.graph = graph
         self.machine = machine
-        self.images: dict[Image, int] = {}
+        self.images: list[Image] = []
+        self.numbers: dict[Image, int] = {}
+        self.storing: defaultdict[Piece, list[int]] = defaultdict(list)
         self.stored: dict[Piece, int] = {}
         self.nodes: list[_Node] = []
         self.edges: set[tuple[int, int]] = set()
@@ -61,14 +63,18 @@ class _Works:
         self.placed: dict[int, int] = {}
 
     def _image(self, image: Image) -> int:
-        return self.images.setdefault(image, len(self.images))
-
-    def _images(self) -> list[Image]:
-        return list(self.images)
+        if image not in self.numbers:
+            self.numbers[image] = len(self.images)
+            self.images.append(image)
+        return self.numbers[image]
 
     def _add(self, node: _Node) -> int:
+        number = len(self.nodes)
         self.nodes.append(node)
-        return len(self.nodes) - 1
+        for stage in {firing.stage for firing in node.does}:
+            if isinstance(self.graph.stages[stage].kind, Store):
+                self.storing[self._piece(stage)].append(number)
+        return number
 
     def _what(self, stages: list[StageId]) -> str:
         """A work for messages: which tensors it stores, and its stages."""
@@ -127,20 +133,16 @@ class _Works:
         for task in emit_matrix(self.graph, site, self.machine, where):
             stages = list(dict.fromkeys(firing.stage for firing in task.does))
             code = relocatable(task.program, starts)
-            used = {reference.image for reference in code.references}
+            used = dict.fromkeys(reference.image for reference in code.references)
             reads: list[int] = []
-            for stage in stages:
-                kind = self.graph.stages[stage].kind
-                if not isinstance(kind, (Load, Store)):
-                    continue
-                piece = self._piece(stage)
-                held = [n for image, n in self.images.items() if n in used and image.piece == piece]
-                if isinstance(kind, Load):
-                    reads += held
+            for number in used:
+                image = self.images[number]
+                if isinstance(image.order, Drained):
+                    self.stored[image.piece] = number
                 else:
-                    (self.stored[piece],) = held
+                    reads.append(number)
             work = UnitWork(site, code, self._what(stages), (), task.arrivals)
-            number = self._add(_Node(work, task.does, task.after, tuple(dict.fromkeys(reads))))
+            number = self._add(_Node(work, task.does, task.after, tuple(reads)))
             if before is not None:
                 self.edges.add((before, number))
             before = number
@@ -181,7 +183,7 @@ class _Works:
                 for _, piece in node.work.takes:
                     self.edges.add((self._held(piece), number))
             for image in node.reads:
-                piece = self._images()[image].piece
+                piece = self.images[image].piece
                 if self.stored.get(piece) == image:
                     continue
                 if image not in self.placed:
@@ -196,13 +198,8 @@ class _Works:
             return self.carried[piece]
         if piece not in self.fetched:
             self.fetched[piece] = self._add(_Node(Fetch(piece)))
-            for number, node in enumerate(self.nodes):
-                if any(self._stores(firing.stage, piece) for firing in node.does):
-                    self.edges.add((number, self.fetched[piece]))
+            self.edges.update((number, self.fetched[piece]) for number in self.storing[piece])
         return self.fetched[piece]
-
-    def _stores(self, stage: StageId, piece: Piece) -> bool:
-        return isinstance(self.graph.stages[stage].kind, Store) and self._piece(stage) == piece
 
     # The order.
 
@@ -254,6 +251,6 @@ class _Works:
             case Fetch(piece=piece):
                 return f"a readout of {self.graph.tensors[piece[0]].name}"
             case Place(image=image):
-                return f"a relayout of {self.graph.tensors[self._images()[image].piece[0]].name}"
+                return f"a relayout of {self.graph.tensors[self.images[image].piece[0]].name}"
             case Carry():
                 return "copies of " + ", ".join(self.graph.tensors[piece[0]].name for _, piece in work.takes)
