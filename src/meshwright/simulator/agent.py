@@ -49,11 +49,7 @@ class Agent:
 
     def signal(self, at: Coord, code: int, arg: int, event: Event, *, credited: bool = True) -> None:
         """A unit at `at` signals; `event` is what the host sees when it reads of it."""
-        self.mirror.signal(at, code, arg, event)
-        if self._mailbox.received and self._mailbox.full:
-            self._mailbox.overflow()
-        if credited and code == _COMPLETE:
-            self.dispatcher.give_back()
+        self.signals(at, code, arg, [event], count=1, credits=int(credited and code == _COMPLETE))
 
     def signals(self, at: Coord, code: int, arg: int, events: list[Event], *, count: int, credits: int) -> None:
         """A unit signals `count` times, in the end with this code; `credits` of the signals give one back."""

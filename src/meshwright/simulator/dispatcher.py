@@ -110,8 +110,8 @@ class Dispatcher:
             self._kick = None
         return True
 
-    def give_back(self, count: int = 1) -> None:
-        """Instructions are complete."""
+    def give_back(self, count: int) -> None:
+        """`count` instructions are complete."""
         self.credit = self.credit + count & SHORT
 
     def _flits(self, kick: _Kick, count: int) -> Iterator[Queued]:

@@ -23,12 +23,11 @@ class Mirror:
         self._nodes: dict[Coord, _Node] = {}
         self._all = 0
 
-    def signal(self, at: Coord, code: int, arg: int, event: Event) -> None:
-        """Count a signal; `event` is what the host sees when it reads the node's word."""
-        self.signals(at, code, arg, [event], 1)
-
     def signals(self, at: Coord, code: int, arg: int, events: list[Event], count: int) -> None:
-        """Count `count` signals, of which the last one has this code; `events`: those that anybody may ask for."""
+        """Count `count` signals, of which the last one has this code.
+
+        events: those of them that anybody may ask for; the host sees them when it reads the node's word.
+        """
         if (node := self._nodes.get(at)) is None:
             node = self._nodes[at] = _Node()
         node.code, node.arg = code, arg & 0xFFFF_FFFF
