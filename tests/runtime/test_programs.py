@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.runtime.faulty import Disconnect
 
+from meshwright import targets
 from meshwright.errors import ConnectionLost, DeviceError, EvaluationError, PlacementError, UnitTimeout, UnitWedged
 from meshwright.evaluate.real import RealArithmetic
 from meshwright.ir.build import GraphBuilder, whole
@@ -19,7 +20,9 @@ from meshwright.runtime.cards import connected, opened, over, simulated
 from meshwright.runtime.device import Card, Device
 from meshwright.runtime.dispatch import Dispatcher
 from meshwright.runtime.held import memory_of
+from meshwright.runtime.jobs import HostJob
 from meshwright.runtime.programs import Programs
+from meshwright.runtime.programs_run import ProgramsRun
 from meshwright.runtime.run import run_graph
 from meshwright.runtime.transport import Delayed, InProcess
 from meshwright.runtime.transport_socket import Server
@@ -131,6 +134,16 @@ def test_what_lies_in_memory_is_what_the_order_says():
             for first, count in order.spans():
                 address = CARD.host_addr(0, span.start) + first
                 assert simulator.read_block(address, count) == wanted[first : first + count]
+
+
+def test_jobs_of_the_host_name_the_values():
+    group = MeshGroup.open(card_over(InProcess(SimulatedCard(CARD))), 2)
+    x = group.split(halves(4, 32), 0, name="tokens")
+    graph = group.plan_each(gelu, x).graph()
+    run = ProgramsRun(targets.programs(CARD, graph), group.devices, {"tokens.0": x.parts}, group.arithmetic)
+    run.place()
+    named = {job.what for job in run.jobs() if isinstance(job, HostJob)}
+    assert {"readout of tokens.0", "relayout of tokens.0", "copies of tokens.0"} <= named, named
 
 
 def test_two_groups_on_one_card_and_memory_given_back():

@@ -75,8 +75,11 @@ class CardMemory:
         return elements
 
     def reading(self, tensor: Tensor) -> Reading:
-        """What has to be read so that the host has a value: nothing where it has it."""
-        held = self.of(tensor)
+        """What has to be read so that the host has a value; raises as `Device.check` does."""
+        return self.reading_of(self.of(tensor))
+
+    def reading_of(self, held: Held) -> Reading:
+        """What has to be read so that the host has a piece: nothing where it has it, else the first of its images."""
         if held.elements is not None:
             return Reading(held, None, ())
         order, span = next(iter(held.images.items()))

@@ -12,7 +12,7 @@ from meshwright.ir.ids import TensorId
 from meshwright.machine import Coord
 from meshwright.runtime.arena import Span
 from meshwright.runtime.device import Device, Tensor
-from meshwright.runtime.held import CardMemory, Held, memory_of, unpacked
+from meshwright.runtime.held import CardMemory, Held, memory_of
 from meshwright.runtime.jobs import HostJob, Job, UnitJob
 from meshwright.runtime.transport import Bytes
 from meshwright.targets.ktpu.compiled import Carry, Compiled, Fetch, Piece, Place, UnitWork, Work
@@ -98,28 +98,27 @@ class ProgramsRun:
             case Place(image=image, after=after):
                 return self._place(image, after)
             case Carry(after=after):
-                return HostJob(self._named("copies of", work.takes), (), lambda _: self._carry(work), after)
+                what = self._named("copies of", *(piece for _, piece in work.takes))
+                return HostJob(what, (), lambda _: self._carry(work), after)
 
-    def _named(self, what: str, pieces: Sequence[tuple[str, Piece]]) -> str:
-        return f"{what} {', '.join(name for name, _ in pieces)}"
+    def _named(self, what: str, *pieces: Piece) -> str:
+        """A job of the host for messages."""
+        return f"{what} {', '.join(self._compiled.graph.tensors[tensor].name for tensor, _ in pieces)}"
 
     def _fetch(self, piece: Piece, after: tuple[int, ...]) -> HostJob:
-        what = f"readout of {self._compiled.graph.tensors[piece[0]].name}"
-        held = self._held(piece)
-        if held.elements is not None:
-            return HostJob(what, (), lambda _: (), after)
+        what = self._named("readout of", piece)
         # The image that is stored, or was there before this run: those that are still to be written come after it.
-        order, span = next(iter(held.images.items()))
+        reading = self._memory(piece).reading_of(self._held(piece))
 
         def keep(found: Sequence[bytes]) -> _Writes:
-            held.elements = unpacked(order, found)
+            reading.take(found)
             return ()
 
-        return HostJob(what, self._memory(piece).host_spans(span, order), keep, after)
+        return HostJob(what, reading.spans, keep, after)
 
     def _place(self, number: int, after: tuple[int, ...]) -> HostJob:
         image, spanned = self._compiled.images[number], self._spans[number]
-        what = f"relayout of {self._compiled.graph.tensors[image.piece[0]].name}"
+        what = self._named("relayout of", image.piece)
         if not spanned.fresh:
             return HostJob(what, (), lambda _: (), after)
         held, memory = self._held(image.piece), self._memory(image.piece)
