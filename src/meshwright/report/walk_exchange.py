@@ -10,14 +10,13 @@ from msgspec import Struct
 from meshwright.machine import Coord, MachineSpec
 from meshwright.report.walk_transport import Block, Call, Collect, Poll, Submit
 from meshwright.runtime.dispatch_rounds import status_of
-from meshwright.runtime.transport import AgentWindow
+from meshwright.runtime.transport import WORD, AgentWindow
 from meshwright.simulator import registers as reg
 from meshwright.simulator.unit import Signal
 from meshwright.targets.ktpu.isa.flit import FLIT_WORDS, Flit
 
 Kind = Literal["submit", "poll", "collect"]
 _KINDS: Final[dict[type[Call], Kind]] = {Submit: "submit", Poll: "poll", Collect: "collect"}
-_WORD: Final = 8
 _NAMES: Final = {
     reg.PROG_DST: "PROG_DST",
     reg.PROG_LEN: "PROG_LEN",
@@ -141,9 +140,9 @@ class _Reader:
         )
 
     def _register(self, number: int, mesh: int, offset: int, block: Block, *, wrote: bool) -> Named:
-        value = int.from_bytes(block.data[:_WORD], "little")
+        value = int.from_bytes(block.data[:WORD], "little")
         if offset in reg.NODE_STATUS:
-            x, y = reg.place_of((offset - reg.NODE_STATUS.start) // _WORD)
+            x, y = reg.place_of((offset - reg.NODE_STATUS.start) // WORD)
             return Named(f"NODE_STATUS ({x}, {y}) {offset:#06x}", f"{value:#018x}", completion(value), block.data)
         what = f"{_NAMES.get(offset, 'register')} {offset:#06x}"
         if not wrote:
@@ -178,7 +177,7 @@ class _Reader:
 
 def _flits(data: bytes) -> Iterator[Flit]:
     for at in range(0, len(data), reg.SLOT_BYTES):
-        words = [int.from_bytes(data[at + _WORD * i : at + _WORD * (i + 1)], "little") for i in range(FLIT_WORDS)]
+        words = [int.from_bytes(data[at + WORD * i : at + WORD * (i + 1)], "little") for i in range(FLIT_WORDS)]
         yield Flit.from_staged(words)
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from meshwright.errors import MeshwrightError
 from meshwright.numerics import fp22, mxfp7
+from meshwright.numerics.twin.mxfp7 import scale_value
 from meshwright.report.walk_cluster import Drained, Filled, Swept
 from meshwright.targets.ktpu.isa.cluster import SIDES
 from meshwright.targets.ktpu.layout import K_BLOCK, SUB_TILE
@@ -36,7 +37,7 @@ class QuantisedEntry(Struct, frozen=True):
     @property
     def scale_value(self) -> float:
         """What an element counts: 2^es m8 / 8."""
-        return ((self.scale & 7) + 8) / 8 * 2.0 ** ((self.scale >> 3) - 20)
+        return float(scale_value(np.array(self.scale, np.uint8)))
 
     @property
     def values(self) -> tuple[float, ...]:
