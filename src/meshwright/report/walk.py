@@ -31,7 +31,9 @@ from meshwright.runtime.held import memory_of
 from meshwright.runtime.transport import InProcess
 from meshwright.sharding import MeshGroup
 from meshwright.simulator import Card
+from meshwright.simulator.arithmetic import ENTRY_BYTES
 from meshwright.targets.ktpu.isa.program import Program
+from meshwright.targets.ktpu.layout import K_BLOCK, SUB_TILE
 from meshwright.targets.ktpu.orders import Order
 from meshwright.targets.ktpu.tiling import Setting, Tiling, candidates, ranked
 
@@ -39,7 +41,6 @@ MOST: Final = 1 << 32
 """Multiply-adds of the largest product that is walked through: some ten seconds."""
 MOST_ELEMENTS: Final = 1 << 22
 """Of the largest of its matrices."""
-_ENTRY_BYTES: Final = 256
 
 
 class Product(Struct, frozen=True):
@@ -88,8 +89,10 @@ class UnitProgram(Struct, frozen=True):
 
 
 class Walk(Struct, frozen=True):
-    """Everything that is shown of a product. found: calls of the transport while units were looked for; run: those of
-    the run; back: of the readout."""
+    """Everything that is shown of a product.
+
+    discovery: calls of the transport while units were looked for; run: those of the run; back: of the readout.
+    """
 
     product: Product
     clusters: int
@@ -253,7 +256,7 @@ def _bytes(written: Mapping[int, Block], address: int) -> bytes:
     """The bytes of an entry, as they were written."""
     for first, block in written.items():
         if first <= address < first + len(block.data):
-            return block.data[address - first : address - first + _ENTRY_BYTES]
+            return block.data[address - first : address - first + ENTRY_BYTES]
     raise MeshwrightError(f"an entry was filled from {address:#x}, which this run never wrote; please report it")
 
 
@@ -261,6 +264,6 @@ def _tilings(asked: Product, graph: Graph) -> Tilings:
     machine, clusters = asked.machine, asked.machine.count("MG", asked.mesh)
     op = next(s.kind.op for s in graph.stages if isinstance(s.kind, Compute) and isinstance(s.kind.op, Matmul))
     m, n, k = op.block
-    taken = Tiling(asked.m, asked.n, asked.k, m // 4, n // 4, k // 32, Setting.of(machine, clusters))
+    taken = Tiling(asked.m, asked.n, asked.k, m // SUB_TILE, n // SUB_TILE, k // K_BLOCK, Setting.of(machine, clusters))
     found = candidates(asked.m, asked.n, asked.k, machine, clusters)
     return Tilings(taken, ranked(found)[0], len(found))
