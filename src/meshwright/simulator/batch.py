@@ -28,7 +28,7 @@ from meshwright.simulator.arithmetic import Names
 from meshwright.simulator.memory import Bytes
 from meshwright.simulator.operands import Bank, Extent, Part, Segment, part_of
 from meshwright.simulator.ordering import Event, Guarded, Issue
-from meshwright.simulator.unit import Ahead, Queued, Setting, Source
+from meshwright.simulator.unit import LONGEST_FILL, Ahead, Queued, Setting, Source
 from meshwright.targets.ktpu.isa import Drain, Fill, Gemm
 
 Reads: TypeAlias = dict[tuple[int, int], tuple[int, int]]
@@ -40,7 +40,6 @@ _LONGEST: Final = 4096
 _SHORTEST: Final = 64
 _MOST_SINGLE: Final = 64
 _WORD_BYTES: Final = 32
-_LONGEST_FILL: Final = 255
 _INDEX_BITS: Final = 8
 """Bits of an entry's number in the name of an L1 entry; the segment's place among the segments of a run is above."""
 _NEVER: Final = -1
@@ -136,7 +135,7 @@ class Batches:
         self._figures = (
             len(accumulator),
             self._banks[0].entries,
-            _LONGEST_FILL,
+            LONGEST_FILL,
             STANDARD_ANCHOR,
             setting.mesh,
             fields.mesh_shift,

@@ -16,11 +16,19 @@ from meshwright.simulator.decode import FILL, GEMM, ClusterWord, decode, shown
 from meshwright.simulator.faults import Rejected, not_modelled, undefined, unpredictable, unsupported
 from meshwright.simulator.operands import Bank, Operands, Part, Segment
 from meshwright.simulator.ordering import Event, Guarded, Issue
-from meshwright.simulator.unit import DONE, GRANULE, Ahead, Completion, Queued, Setting, Unit, UnitData
+from meshwright.simulator.unit import (
+    BURST,
+    DONE,
+    GRANULE,
+    LONGEST_FILL,
+    Ahead,
+    Completion,
+    Queued,
+    Setting,
+    Unit,
+    UnitData,
+)
 
-BURST: Final = 8
-"""Granules of a burst that a cluster drains: to memory, and to a unit, where each has its acknowledgement."""
-LONGEST_FILL: Final = 255
 ENTRY_WORDS: Final = 4
 """32-byte words of a quantised entry in L1."""
 L1_BUFFERS: Final = 2

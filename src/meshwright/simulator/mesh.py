@@ -22,14 +22,23 @@ from meshwright.simulator.interlink import Fabric, Interlink, Packet, Sticky
 from meshwright.simulator.memory import PAGE, Bytes, Dram, Page
 from meshwright.simulator.operands import Segment
 from meshwright.simulator.ordering import Event, HostTime, Issue
-from meshwright.simulator.unit import GRANULE, Run, Setting, Source, Unit, UnitData, UnitFactory, Unmodelled, Write
+from meshwright.simulator.unit import (
+    BURST,
+    GRANULE,
+    Run,
+    Setting,
+    Source,
+    Unit,
+    UnitData,
+    UnitFactory,
+    Unmodelled,
+    Write,
+)
 
 PREQUANTISED_BYTES: Final = 128
 """An L1 entry that is quantised already: four words."""
 _PACKET_GRANULES: Final = 8
 """Data beats of a packet on a link; one more describes it."""
-_BURST: Final = 8
-"""Granules of a burst to memory."""
 _KEPT_ENTRIES: Final = 1 << 19
 """L1 entries whose quantised form is kept: 64 MiB of elements."""
 
@@ -267,7 +276,7 @@ class Mesh:
 
     def racing(self, writes: Sequence[Write], issue: Issue, unit: str) -> int | None:
         """The first write that `unit` can't do in order, as memory is now; None where it can do them all."""
-        spans = [(self._split(address)[1], -(-granules // _BURST) * _BURST * GRANULE) for address, granules in writes]
+        spans = [(self._split(address)[1], -(-granules // BURST) * BURST * GRANULE) for address, granules in writes]
         if all(self._writable(start, stop - start, issue, unit) for start, stop in _joined(spans)):
             return None
         return next((at for at, span in enumerate(spans) if not self._writable(*span, issue, unit)), None)
@@ -285,7 +294,7 @@ class Mesh:
         for (address, granules), content, event in zip(writes, data, events, strict=True):
             local = self._split(address)[1]
             self.dram.write(local, content, event)
-            if rest := -granules % _BURST:
+            if rest := -granules % BURST:
                 self.dram.spoil(local + granules * GRANULE, rest * GRANULE, event)
 
     def spoil(self, address: int, count: int, issue: Issue, event: Event) -> None:

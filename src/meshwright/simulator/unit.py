@@ -26,6 +26,10 @@ from meshwright.simulator.ordering import Event, Issue
 
 GRANULE: Final = 32
 """Bytes of a granule, of a memory word, and of a sub-tile of fp16."""
+BURST: Final = 8
+"""Granules of a burst that a cluster drains: to memory, and to a unit, where each has its acknowledgement."""
+LONGEST_FILL: Final = 255
+"""L1 entries of a FILL: the request counts them in 8 bits."""
 
 
 class Signal(IntEnum):
