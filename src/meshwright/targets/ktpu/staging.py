@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from meshwright.errors import PlacementError
 from meshwright.ir.expression import Binary, BinaryOp, Expr, Operand, substitute
+from meshwright.ir.flow import block_counts
 from meshwright.ir.formats import ElementType
 from meshwright.ir.graph import Graph
 from meshwright.ir.ids import BufferId, StageId, TensorId
@@ -59,7 +60,7 @@ def epilogues_apart(graph: Graph, machine: MachineSpec) -> Graph:
         return graph
     draft = _Draft(graph, machine)
     for number, stage in enumerate(found):
-        draft.part(stage, number)
+        draft.separate(stage, number)
     return draft.graph()
 
 
@@ -163,7 +164,7 @@ class _Draft:
 
     # Epilogues.
 
-    def part(self, number: StageId, turn: int) -> None:
+    def separate(self, number: StageId, turn: int) -> None:
         """Puts what follows the sum of a Matmul on a vector core: the `turn`-th of those that do such work."""
         stage = self._stages[number]
         assert isinstance(stage.kind, Compute)
@@ -175,7 +176,7 @@ class _Draft:
         drained = self._buffer(Buffer(finished.site, finished.block, _DRAINED, finished.depth))
         plain = msgspec.structs.replace(op, bias=None, epilogue=None)
         self._stages[number] = Stage(Compute(plain), stage.ins, (drained,))
-        count = self._blocks_of(number, op)
+        count = block_counts(self._given)[out]
         scratch, blocks = self._scratch(number, drained, count, _DRAINED)
         stored = self._stage(Stage(Store(scratch, blocks, rank=0), ins=(drained,)))
         operands = [self._buffer(Buffer(core, finished.block, _DRAINED, finished.depth))]
@@ -200,12 +201,6 @@ class _Draft:
     def _move(self, buffer: BufferId, site: Site) -> None:
         """A buffer, and with it the stages at either end of it, is elsewhere from now on."""
         self._buffers[buffer] = msgspec.structs.replace(self._buffers[buffer], site=site)
-
-    def _blocks_of(self, number: StageId, op: Matmul) -> int:
-        for stage in self._given.stages:
-            if isinstance(stage.kind, Load) and stage.outs == self._given.stages[number].ins[:1]:
-                return stage.kind.num_blocks // op.contraction_blocks
-        raise PlacementError(f"stage s{number}: its first operand is not loaded from memory")
 
 
 def _moving(pattern: Affine, parts: int) -> tuple[Loop, ...] | None:
@@ -247,12 +242,11 @@ def _after_sum(op: Matmul, axes: int) -> Generic:
 class Part(Struct, frozen=True):
     """Some stages of a graph alone, every piece that they touch a tensor of its own with one chip.
 
-    pieces: for each tensor of `graph` the piece (tensor, rank) that it is. stages: for each stage its id.
+    pieces: for each tensor of `graph` the piece (tensor, rank) that it is.
     """
 
     graph: Graph
     pieces: tuple[tuple[TensorId, int], ...]
-    stages: tuple[StageId, ...]
 
     @property
     def reads(self) -> tuple[tuple[str, tuple[TensorId, int]], ...]:
@@ -297,4 +291,4 @@ def part_of(graph: Graph, stages: Sequence[StageId], at: Site | None = None) -> 
         tuple(stage.remap_buffers(position.__getitem__) for stage in made),
         tuple(Precedence(numbers[e.before], numbers[e.after]) for e in kept),
     )
-    return Part(alone, tuple(names), tuple(stages))
+    return Part(alone, tuple(names))
