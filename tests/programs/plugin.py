@@ -17,6 +17,7 @@ import pytest
 from meshwright import targets
 from meshwright.errors import EvaluationError, NumericsError
 from meshwright.evaluate import walk
+from meshwright.evaluate.storage import storage_dtype
 from meshwright.runtime import run
 from programs.compare import MACHINE, Comparison
 
@@ -89,7 +90,7 @@ class Programs:
 
     def _rounded(self, piece: Any, format: Any) -> Any:
         with np.errstate(over="ignore"):
-            return np.asarray(piece).astype(walk_dtype(format))
+            return np.asarray(piece).astype(storage_dtype(format))
 
     def _compare(self, graph: Any, inputs: Any, wanted: Any, machine: Any) -> None:
         if machine.numerics != "ktpu":
@@ -98,6 +99,7 @@ class Programs:
         try:
             self.comparison.compare(graph, inputs, wanted, machine)
         except Exception as error:
+            # Of any kind: the test may expect an error, and take this one for it. The session has to know.
             first = (str(error) or repr(error)).splitlines()[0]
             self.problems.setdefault(f"{type(error).__name__}: {first}", []).append(self._test)
             raise
@@ -125,10 +127,3 @@ class Programs:
             terminalreporter.line(f"  {count:,}  real only: {why}")
         for problem, tests in self.problems.items():
             terminalreporter.line(f"PROBLEM, {len(tests)} times, in {tests[0]}: {problem}", red=True)
-
-
-def walk_dtype(format: Any) -> Any:
-    """The numpy type of elements."""
-    from meshwright.evaluate.storage import storage_dtype
-
-    return storage_dtype(format)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from meshwright import kernels, targets
+from meshwright.errors import PlacementError
 from meshwright.evaluate.real import RealArithmetic
 from meshwright.kernels import alone
 from meshwright.runtime.cards import simulated
@@ -15,6 +16,7 @@ from programs.cases import KTPU, halves
 from programs.compare import MACHINE, BitsDifferError, Comparison, RefusedError
 from programs.mutants import mutating, positions, with_word
 from programs.plugin import Programs
+from programs.test_mutations import rows
 
 A, B = halves(1, 9, 64), halves(2, 7, 64)
 
@@ -80,15 +82,11 @@ def test_a_difference_fails_the_test_and_the_session(plugin):
 
 
 def test_a_refusal_without_a_reason_is_a_failure():
-    from programs.test_mutations import rows
-
     graph, inputs = rows()
     comparison = Comparison()
     card = comparison.card()
 
     def refuse(_graph, _given=frozenset()):
-        from meshwright.errors import PlacementError
-
         raise PlacementError("stage s1 can't be emitted for a vector core: it is Tuesday")
 
     card.card.backend.compiled = refuse

@@ -16,7 +16,9 @@ from meshwright.report.walk_story import story
 from meshwright.report.walk_story_text import aligned, lines_or_some, wide_hex
 from meshwright.report.walk_story_words import fields_of
 from meshwright.report.walk_transport import Block, Collect, Poll, Recording, Submit, Traffic
+from meshwright.runtime.cards import over
 from meshwright.runtime.transport import InProcess
+from meshwright.sharding import MeshGroup
 from meshwright.simulator import Card, registers
 from meshwright.targets.ktpu.isa.program import Program
 from meshwright.targets.ktpu.layout import OperandLayout, ResultLayout
@@ -211,9 +213,6 @@ def test_a_wrong_l1_is_found(small):
 def seen():
     asked = product("ktpu-v13p", 8, 64, 8)
     watch = Watch(KtpuPlacement(asked.machine, 0).matrix_sites()[0])
-    from meshwright.runtime.cards import over
-    from meshwright.sharding import MeshGroup
-
     group = MeshGroup.open(over(InProcess(Card(asked.machine, units={"MG": watch.units})), asked.machine), meshes=[0])
     group.matmul(*map(group.copy, asked.operands()))
     return watch.seen
