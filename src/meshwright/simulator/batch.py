@@ -28,7 +28,7 @@ from meshwright.simulator.arithmetic import Names
 from meshwright.simulator.memory import Bytes
 from meshwright.simulator.operands import Bank, Extent, Part, Segment, part_of
 from meshwright.simulator.ordering import Event, Guarded, Issue
-from meshwright.simulator.unit import LONGEST_FILL, Ahead, Queued, Setting, Source
+from meshwright.simulator.unit import GRANULE, LONGEST_FILL, Ahead, Queued, Setting, Source
 from meshwright.targets.ktpu.isa import Drain, Fill, Gemm
 
 Reads: TypeAlias = dict[tuple[int, int], tuple[int, int]]
@@ -40,6 +40,7 @@ _LONGEST: Final = 4096
 _SHORTEST: Final = 64
 _MOST_SINGLE: Final = 64
 _WORD_BYTES: Final = 32
+"""Of an instruction word."""
 _INDEX_BITS: Final = 8
 """Bits of an entry's number in the name of an L1 entry; the segment's place among the segments of a run is above."""
 _NEVER: Final = -1
@@ -202,12 +203,10 @@ class Batches:
 
     def _decoded(self, queue: deque[Queued], issue: Issue) -> Any:
         """The planner's program of the first words that were dispatched together."""
-        window = list(islice(queue, self._window))
-        words = [queued.word for queued in window if queued.issue is issue and not queued.word >> 8 * _WORD_BYTES]
-        if len(words) < len(window):
-            words = [queued.word for queued in takewhile(lambda queued: queued.issue is issue, window)]
-            words = list(takewhile(lambda word: not word >> 8 * _WORD_BYTES, words))
-        data = b"".join([word.to_bytes(_WORD_BYTES, "little") for word in words])
+        first = takewhile(
+            lambda queued: queued.issue is issue and not queued.word >> 8 * _WORD_BYTES, islice(queue, self._window)
+        )
+        data = b"".join([queued.word.to_bytes(_WORD_BYTES, "little") for queued in first])
         if self._module is None:
             raise AssertionError("nothing is decoded without the planner")
         return self._module.decode(np.frombuffer(data, np.uint64).reshape(-1, 4), *_layout(), self._figures)
@@ -246,7 +245,7 @@ class Batches:
         for number, (gm, gn, blocks, *_) in enumerate(plan.chains):
             groups.setdefault((gm, gn, blocks), []).append(number)
         for (gm, gn, blocks), chains in groups.items():
-            at_once = max(1, _MOST_OUT // (gm * gn * _WORD_BYTES))
+            at_once = max(1, _MOST_OUT // (gm * gn * GRANULE))
             for first in range(0, len(chains), at_once):
                 some = chains[first : first + at_once]
                 sides = [_stacked(plan, some, side) for side in (3, 4)]
