@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulator.test_vector_core import KERNELS, kernel_rig
-from tests.simulator.vector_rig import Rig
+from tests.simulator.vector_rig import Rig, alu_words
 
 from meshwright.numerics import backend, lane
 from meshwright.numerics.backend import available
@@ -16,7 +16,7 @@ from meshwright.simulator.vector_core_block import Block, LaneChoice
 from meshwright.targets.ktpu.isa import vector as isa
 from meshwright.targets.ktpu.isa.payload import Desc, Imem, Run
 from meshwright.targets.ktpu.isa.vector import encode_code
-from meshwright.targets.ktpu.isa.vector_formats import ALU_OPS, DType, Mode, Reduction, Source
+from meshwright.targets.ktpu.isa.vector_formats import DType, Mode, Reduction, Source
 
 needs_kernels = pytest.mark.skipif(len(available()) == 1, reason="no kernel is compiled here")
 WALKS = {0: (0, (1, 8)), 1: (16, (1, 16)), 2: (40, (1, 4), (8, 4)), 3: (7, (0, 8))}
@@ -89,22 +89,9 @@ def prepared(seed, words):
     return rig
 
 
-selectors = st.sampled_from([Source.V, Source.V, Source.V, Source.S, Source.K])
 registers = st.sampled_from([*[0, 1, 2] * 9, 3])
 offsets = st.sampled_from([*[0, 8, 16, 24, 100] * 3, 4, 500])
-ALU = st.builds(
-    isa.Alu,
-    op=st.sampled_from(tuple(ALU_OPS)),
-    sa=selectors,
-    sb=selectors,
-    sc=selectors,
-    vd=registers,
-    va=registers,
-    vb=registers,
-    vc=registers,
-    pr=st.integers(0, 1),
-    pm=st.sampled_from([0, 0, 0, 0, 1, 2]),
-)
+ALU = alu_words(registers, [0, 0, 0, 0, 1, 2])
 MOVES = {"ad": st.sampled_from([*[0, 0, 1] * 5, 2, 3]), "vd": registers, "offset": offsets}
 LOAD = st.builds(isa.Load, dtype=st.sampled_from([*[DType.FP16] * 40, *[DType.FP32] * 9, 3]), **MOVES)
 STORE = st.builds(isa.Store, dtype=st.sampled_from([*[DType.FP16] * 12, DType.FP32]), **MOVES)

@@ -5,30 +5,15 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.simulator.vector_rig import Rig
+from tests.simulator.vector_rig import Rig, alu_words
 
 from meshwright.numerics import lane
-from meshwright.targets.ktpu.isa import vector as isa
-from meshwright.targets.ktpu.isa.vector_formats import ALU_OPS, COMPARES, Source
+from meshwright.targets.ktpu.isa.vector_formats import COMPARES, Source
 
 NAMES = {"VRSQRT": "rsqrt", "VCMPLT": "lt", "VCMPGT": "gt", "VCMPEQ": "eq"}
 READ = {"VADD": "ac", "VSUB": "ac", "VFMA": "abc", "VFNMA": "abc", "VSEL": "abc"}
 READ |= dict.fromkeys(("VMUL", "VMAX", "VMIN", *COMPARES), "ab")
-selectors = st.sampled_from([Source.V, Source.V, Source.V, Source.S, Source.K])
-registers = st.integers(0, 3)
-WORDS = st.builds(
-    isa.Alu,
-    op=st.sampled_from(tuple(ALU_OPS)),
-    sa=selectors,
-    sb=selectors,
-    sc=selectors,
-    vd=registers,
-    va=registers,
-    vb=registers,
-    vc=registers,
-    pr=st.integers(0, 1),
-    pm=st.sampled_from([0, 0, 0, 1, 2, 3]),
-)
+WORDS = alu_words(st.integers(0, 3), [0, 0, 0, 1, 2, 3])
 
 
 class OneAtATime:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+from hypothesis import strategies as st
 
 from meshwright.machine import load
 from meshwright.simulator.vector_core import Answer, PeerDrain, VectorCore
 from meshwright.targets.ktpu.isa import vector as isa
 from meshwright.targets.ktpu.isa.payload import Desc, Imem, Run
 from meshwright.targets.ktpu.isa.vector import encode_code
+from meshwright.targets.ktpu.isa.vector_formats import ALU_OPS, Source
 
 SPEC = load("ktpu-1").vector_core
 
@@ -95,3 +97,21 @@ def drained(rig: Rig, register: int, length: int = 16) -> tuple[isa.VectorInstru
     rig.describe(STORE, 0, (1, 8))
     rig.describe(DRAIN, 0x2000, (32, words))
     return isa.Store(ad=STORE, vd=register), isa.VectorDrain(ad=DRAIN, l1off=0)
+
+
+def alu_words(registers: st.SearchStrategy[int], masks: list[int]) -> st.SearchStrategy[isa.Alu]:
+    """Any ALU words on vector registers and scalars `registers`, predicates 0 and 1; `masks`: their `pm`."""
+    selectors = st.sampled_from([Source.V, Source.V, Source.V, Source.S, Source.K])
+    return st.builds(
+        isa.Alu,
+        op=st.sampled_from(tuple(ALU_OPS)),
+        sa=selectors,
+        sb=selectors,
+        sc=selectors,
+        vd=registers,
+        va=registers,
+        vb=registers,
+        vc=registers,
+        pr=st.integers(0, 1),
+        pm=st.sampled_from(masks),
+    )
