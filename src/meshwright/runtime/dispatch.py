@@ -34,6 +34,8 @@ class Dispatcher:
     when the one before it is complete, for comparison. verify: what host jobs write is read back and compared.
 
     `wedged`: units that stopped answering, or whole meshes; jobs for them are refused, and others run.
+
+    Raises `DispatchError` for a timeout that isn't positive.
     """
 
     def __init__(
@@ -85,10 +87,14 @@ class Dispatcher:
         self._usable(jobs)
         self._running = True
         try:
-            with _Lost(self):
-                self._recover()
-                self._usable(jobs)
-                self._run(jobs, progress)
+            self._recover()
+            self._usable(jobs)
+            self._run(jobs, progress)
+        except ConnectionLost:
+            # Of another dispatcher, which a host job uses: it says what there is to say, and this transport is well.
+            raise
+        except TransportError as problem:
+            raise self.lose(problem) from problem
         finally:
             self._running = False
 
@@ -223,17 +229,3 @@ class Dispatcher:
             self._wedge_mesh(int(site.chip), f"its dispatcher has {given}")
         else:
             self._wedge(site, f"it has {given}")
-
-
-class _Lost:
-    """Turns a `TransportError` into `ConnectionLost`, once."""
-
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
-        if isinstance(problem, TransportError) and not isinstance(problem, ConnectionLost):
-            raise self._dispatcher.lose(problem) from problem
