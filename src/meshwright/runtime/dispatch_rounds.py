@@ -96,6 +96,12 @@ class Kick(Struct, frozen=True, eq=False):
         """Flits that go out."""
         return sum(map(len, self.pieces))
 
+    @property
+    def latched(self) -> dict[int, int]:
+        """What the registers that describe it hold when it is made, by offset."""
+        site = self.node.site
+        return {reg.PROG_DST: reg.node_index(site.x, site.y), reg.PROG_BASE: self.first, reg.PROG_LEN: self.flits}
+
 
 class Round:
     """What is in staging memory now: kicks that are still to be made, and units that aren't through."""
@@ -113,7 +119,7 @@ class MeshRounds:
     """The rounds of one mesh. txn: the number of the kick before the first.
 
     In each sweep the dispatcher asks for `set_up` and `next_kick`, calls `kicked` when they have been carried out, and
-    hands what `polled` names to `take`.
+    hands PROG_STAT to `take` where `watches_dispatch`.
     """
 
     def __init__(self, mesh: int, limits: Limits, window: AgentWindow, txn: int) -> None:
@@ -156,9 +162,7 @@ class MeshRounds:
         if self.round is None or not self.round.kicks or not self._idle:
             return None
         kick = self.round.kicks[0]
-        site = kick.node.site
-        wanted = {reg.PROG_DST: reg.node_index(site.x, site.y), reg.PROG_BASE: kick.first, reg.PROG_LEN: kick.flits}
-        changed = [(offset, value) for offset, value in wanted.items() if self._latched.get(offset) != value]
+        changed = [(offset, value) for offset, value in kick.latched.items() if self._latched.get(offset) != value]
         writes = [(self.register(offset), _word(value)) for offset, value in (*changed, (reg.PROG_KICK, 1))]
         return kick, writes
 
@@ -167,11 +171,7 @@ class MeshRounds:
         assert self.round is not None
         kick = self.round.kicks.popleft()
         site = kick.node.site
-        self._latched = {
-            reg.PROG_DST: reg.node_index(site.x, site.y),
-            reg.PROG_BASE: kick.first,
-            reg.PROG_LEN: kick.flits,
-        }
+        self._latched = kick.latched
         self._idle = False
         self.since = now
         self.round.made += 1
