@@ -92,12 +92,12 @@ class Mailboxes:
 
     def _gather(self, questions: Mapping[int, Question], answers: dict[int, int | None]) -> None:
         left = list(questions)
-        silent = 0
-        while left and silent < _PATIENCE:
+        for _ in range(_PATIENCE):
+            if not left:
+                return
             words = self._transport.poll([self._at(mesh, reg.RX_STATUS) for mesh in left])
             there = [mesh for mesh, word in zip(left, words, strict=True) if not word & reg.RX_EMPTY]
             if not there:
-                silent += 1
                 continue
             spans = [(self._at(mesh, reg.RX_FLIT.start), 8 * FLIT_WORDS) for mesh in there]
             for mesh, data in zip(there, self._transport.collect(spans), strict=True):
@@ -105,7 +105,6 @@ class Mailboxes:
                     left.remove(mesh)
                     answers[mesh] = answer.value
             self._pop(there)
-            silent += 1
 
     def _pop(self, meshes: Iterable[int]) -> None:
         self._transport.submit([(self._at(mesh, reg.RX_POP), (1).to_bytes(8, "little")) for mesh in meshes])
