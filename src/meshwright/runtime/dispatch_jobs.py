@@ -27,8 +27,6 @@ _BURST: Final = 8
 _ACCUMULATOR: Final = 2
 _GRANULES: Final = {_ACCUMULATOR: 2}
 """Granules of a sub-tile in a burst, by the receiver's buffer, where it isn't one."""
-_MOST_SIGNALS: Final = 1 << 15
-"""Signals that may be awaited at one unit: counts are modulo 2^16, and half of that tells ahead from behind."""
 
 
 def _header(txn: int, last: bool) -> bytes:
