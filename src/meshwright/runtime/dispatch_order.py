@@ -66,7 +66,8 @@ class Order:
         """Host jobs that may be begun from now on, each once."""
         found = [at for at in self._waiting if self._may(at)]
         if found:
-            self._waiting = [at for at in self._waiting if at not in set(found)]
+            begun = set(found)
+            self._waiting = [at for at in self._waiting if at not in begun]
         return found
 
     def _may(self, at: int) -> bool:
