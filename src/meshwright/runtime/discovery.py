@@ -14,7 +14,11 @@ from meshwright.runtime.transport import Transport
 
 
 class FoundUnit(Struct, frozen=True):
-    """A unit that answered. version: of the build that it is part of. inst_depth: the instructions that it queues."""
+    """A unit that answered, at `at` of `mesh`, with what its capabilities say.
+
+    type: `MG`, `VC`, or the code in hexadecimal where it isn't printable. version: of the build that it is part of.
+    inst_depth: the instructions that it queues. buffers: the number of them that it publishes.
+    """
 
     mesh: int
     at: Coord

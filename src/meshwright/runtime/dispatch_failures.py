@@ -81,14 +81,14 @@ def testimony(mailboxes: Mailboxes, sites: Sequence[Site]) -> dict[Site, str]:
 
 def _said(mailboxes: Mailboxes, site: Site) -> str:
     said: list[str] = []
-    for index in (STATUS, COUNTERS):
+    for index, name in ((STATUS, "status"), (COUNTERS, "counters")):
         try:
             answer = mailboxes.ask({site.chip: Question((site.x, site.y), index)})[site.chip]
         except (DispatchError, MachineFault) as problem:
-            said.append(f"its {'status' if index == STATUS else 'counters'} can't be read ({problem})")
+            said.append(f"its {name} can't be read ({problem})")
             continue
         if answer is None:
-            said.append(f"it doesn't answer when asked for its {'status' if index == STATUS else 'counters'}")
+            said.append(f"it doesn't answer when asked for its {name}")
         elif index == STATUS:
             state = "busy" if answer >> 63 else "not busy"
             said.append(f"it says that it is {state}, with room for {answer >> 32 & 0xFFFF} more instructions")
