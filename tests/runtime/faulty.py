@@ -146,6 +146,7 @@ class Through:
         try:
             self.transport.submit([(at, data) for _, at, data in made])
         except Exception as problem:
+            # Of whatever kind it is: the count becomes that of the writes that were asked for.
             if (done := carried_out(problem)) is not None and done < len(made):
                 stopped(problem, made[done][0], len(writes))
             raise

@@ -54,6 +54,7 @@ class Plain:
             try:
                 self.write_block(address, data)
             except Exception as problem:
+                # Of whatever kind it is: the count is added, and it is raised again.
                 stopped(problem, done, len(writes))
                 raise
 

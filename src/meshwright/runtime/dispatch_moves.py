@@ -103,6 +103,7 @@ class Moves:
             try:
                 made = job.make(data)
             except Exception as problem:
+                # A user's function may raise anything; it is named and comes through.
                 problem.add_note(f"in {named(at, job)}, which makes what the host writes")
                 raise
             try:

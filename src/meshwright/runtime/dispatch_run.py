@@ -30,8 +30,10 @@ _LONGEST_PAUSE: Final = 0.02
 
 
 class Means(Struct, frozen=True):
-    """What runs are made with; see `Dispatcher`. known: the mirror's counts as earlier runs left
-    them. kicks: numbers of the last ones, by mesh."""
+    """What runs are made with; see `Dispatcher`.
+
+    known: the mirror's counts as earlier runs left them. kicks: numbers of the last ones, by mesh.
+    """
 
     transport: Transport
     machine: MachineSpec
@@ -234,6 +236,7 @@ class Run:
         try:
             self._means.transport.submit(writes)
         except Exception as problem:
+            # Of whatever kind it is: how far the call came is taken note of, and it goes on.
             done = carried_out(problem)
             if done is not None:
                 self._kicked([kick for kick in kicks if kick[0] < done])

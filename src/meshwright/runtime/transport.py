@@ -200,6 +200,7 @@ class InProcess:
             try:
                 self._open().write_block(address, content)
             except Exception as problem:
+                # Of whatever kind it is: the count is added, and it is raised again.
                 stopped(problem, done, len(writes))
                 raise
 

@@ -181,6 +181,7 @@ class CharacterDevices:
                 else:
                     self._to_card(h2c, *contents[start])
             except Exception as problem:
+                # Of whatever kind it is: the count becomes that of the whole batch, and it is raised again.
                 done = carried_out(problem) if small else 0
                 if done is not None:
                     stopped(problem, start + done, len(writes))

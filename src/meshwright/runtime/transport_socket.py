@@ -346,6 +346,7 @@ class Server:
         try:
             return self._done(request)
         except Exception as problem:
+            # A defect of the card's side is an answer too: the host is told, and the other hosts are still served.
             answer, done = _refusal(request.id, problem), carried_out(problem)
             if done is None or not isinstance(request, wire.Submit):
                 return answer
