@@ -142,13 +142,13 @@ def test_meshes_together(benchmark, copied, meshes):
             best[group, one] = min(best.get((group, one), (seconds, calls)), (seconds, calls))
     benchmark.pedantic(lambda: measured(meshes, copied, False), rounds=1)
     print(f"\n{'six clusters and two vector cores' if copied else 'six clusters'} of each mesh, 13 ms a call")
-    print("| schedule | meshes | calls | wall s | over one mesh | work over one mesh |")
+    print("| schedule | meshes | work | calls | wall s | over one mesh |")
     print("|---|---|---|---|---|---|")
     for group, one in rows:
         seconds, calls = best[group, one]
         ratio = seconds / best[meshes[:1], one][0]
         schedule = "one after another" if one else "together"
-        print(f"| {schedule} | {len(group)} | {calls} | {seconds:.2f} | {ratio:.2f} | {len(group)} |")
+        print(f"| {schedule} | {len(group)} | {len(group)} | {calls} | {seconds:.2f} | {ratio:.2f} |")
     together = best[meshes, False][0] / best[meshes[:1], False][0]
     apart = best[meshes, True][0] / best[meshes[:1], True][0]
     benchmark.extra_info |= {"together": together, "one after another": apart}
