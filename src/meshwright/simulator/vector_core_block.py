@@ -253,7 +253,6 @@ class _Maker:
 
     def __init__(self, state: State, pending: Pending) -> None:
         self._state = state
-        self._n = state.length
         self._gap = predicate_gap(state.length)
         self._waits = list(pending)
         self._code = _Code()
@@ -345,7 +344,7 @@ class _Maker:
         return Block(
             words=self.words,
             after=after,
-            length=self._n,
+            length=self._state.length,
             pending=tuple(self._waits),
             last_predicate=self._last_predicate,
             loaded=_joined(loaded),
