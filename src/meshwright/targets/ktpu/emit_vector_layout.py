@@ -79,11 +79,6 @@ class Region(Struct, frozen=True):
         """Of the loads, then of the stores."""
         return (*self.loads, *self.stores)
 
-    @property
-    def most(self) -> int:
-        """How many rows, those that are folded being one."""
-        return math.prod(self.rows[: len(self.rows) - self.folds])
-
     def part(self, origin: Sequence[int], shape: tuple[int, ...]) -> Region:
         """The rows from `origin` on."""
 

@@ -29,14 +29,10 @@ Address = Callable[[int, int], int]
 
 
 class Step(Struct, frozen=True):
-    """One run: its code, and what descriptor 1 and those after it walk.
-
-    works: whether it works on rows; otherwise it only fills or drains.
-    """
+    """One run: its code, and what descriptor 1 and those after it walk."""
 
     words: tuple[int, ...]
     walks: tuple[Walk, ...]
-    works: bool
 
 
 class Memory(Struct, frozen=True):
@@ -155,7 +151,7 @@ def _step(code: Sequence[isa.VectorInstruction], fills: Sequence[Walk], drains: 
     filled = [isa.VectorFill(ad=number, l1off=walk.l1) for number, walk in enumerate(fills, 1)]
     drained = [isa.VectorDrain(ad=number, l1off=walk.l1) for number, walk in enumerate(drains, 1 + len(fills))]
     words = itertools.chain.from_iterable(map(_encoded, (*filled, *code, *drained, isa.Halt())))
-    return Step(tuple(words), (*fills, *drains), bool(code))
+    return Step(tuple(words), (*fills, *drains))
 
 
 def _placed(part: _Part, places: dict[tuple[int, int], int], memory: Memory) -> list[isa.VectorInstruction]:

@@ -20,7 +20,7 @@ from meshwright.ir.ids import BufferId, StageId
 from meshwright.ir.operation import ComputeOp, Generic, Reduce, Unit
 from meshwright.ir.pattern import Affine
 from meshwright.ir.pool import Pool
-from meshwright.ir.records import Compute, Load, Site, Stage, Store
+from meshwright.ir.records import Compute, Load, Site, Store
 from meshwright.targets.ktpu.emit_vector_moves import Move, goes_on, refusal, with_loop_along, without_loop
 
 FOLDS: Final = frozenset({Pool.SUM, Pool.MAX, Pool.MIN})
@@ -70,7 +70,7 @@ def _chain(graph: Graph, stages: tuple[StageId, ...]) -> Chain:
         stage = graph.stages[stage_id]
         match stage.kind:
             case Load(tensor=tensor, multicast=None, num_blocks=count, pattern=Affine() as pattern):
-                _require_loadable(graph, stage_id, graph.buffers[stage.outs[0]].format)
+                _require_loadable(stage_id, graph.buffers[stage.outs[0]].format)
                 rank = graph.rank_of(stage)
                 loads.append(Move(stage_id, stage.outs[0], tensor, rank, pattern, count))
             case Store(tensor=tensor, sub_blocks=None, pattern=Affine() as pattern):
@@ -78,7 +78,7 @@ def _chain(graph: Graph, stages: tuple[StageId, ...]) -> Chain:
                 rank = graph.rank_of(stage)
                 stores.append(Move(stage_id, stage.ins[0], tensor, rank, pattern, pattern.num_blocks))
             case Compute(op):
-                _require_computable(stage_id, stage, op)
+                _require_computable(stage_id, op)
                 computes.append(stage_id)
             case _:
                 what = f"a {type(stage.kind).__name__}"
@@ -160,7 +160,7 @@ def _spanning(
     return frozenset(found)
 
 
-def _require_loadable(graph: Graph, stage: StageId, format: ElementType) -> None:
+def _require_loadable(stage: StageId, format: ElementType) -> None:
     if format not in (ElementType.F16, ElementType.F32):
         what = "; it has no instructions for whole numbers" if format.is_integer else ""
         raise refusal(stage, f"it loads {format}; a core loads f16 and f32{what}")
@@ -173,7 +173,7 @@ def _require_storable(stage: StageId, format: ElementType) -> None:
         raise refusal(stage, f"it stores {format}; a core stores f16")
 
 
-def _require_computable(stage_id: StageId, stage: Stage, op: ComputeOp) -> None:
+def _require_computable(stage_id: StageId, op: ComputeOp) -> None:
     match op:
         case Generic(unit=Unit.VECTOR):
             pass
