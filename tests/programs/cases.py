@@ -26,11 +26,15 @@ def halves(seed: int, *shape: int, scale: float = 1.0) -> np.ndarray:
 
 
 def any_bits(seed, *shape):
-    """Bit patterns of fp16: a third of them any at all, a tenth infinities and NaNs, the others ordinary numbers."""
+    """Bit patterns of fp16, row by row from ordinary numbers alone to two fifths any bits, infinities, NaNs and -0.
+
+    One infinity fills a block's scale, and rows of them give one and the same result: so some rows have none, or one.
+    """
     random = np.random.default_rng([seed, *shape])
     special = random.choice(np.array([0x7C00, 0xFC00, 0x7E00, 0xFFFF, 0x7C01, 0x8000], np.uint16), shape)
     bits = np.where(random.random(shape) < 0.3, random.integers(0, 1 << 16, shape).astype(np.uint16), special)
-    return np.where(random.random(shape) < 0.6, halves(seed, *shape).view(np.uint16), bits).view(np.float16)
+    share = random.choice([0, 0.02, 0.1, 0.4], (*shape[:-1], 1))
+    return np.where(random.random(shape) < share, bits, halves(seed, *shape).view(np.uint16)).view(np.float16)
 
 
 def graph_and_inputs(kernel, operands: Sequence[np.ndarray], chip: int = 0, machine=MACHINE) -> tuple[Graph, dict]:
