@@ -7,7 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.targets.ktpu.emit_vector_walks import DIMENSIONS, STRIDES, Walk, walks_over
+from meshwright.targets.ktpu.emit_vector_walks import STRIDES, Walk, walks_over
+from meshwright.targets.ktpu.isa.descriptors import DIMENSIONS
 
 
 def addresses_of(walk: Walk) -> list[int]:

@@ -21,7 +21,7 @@ from meshwright.targets.ktpu.emit_vector_layout import Placed, oriented, padded_
 from meshwright.targets.ktpu.emit_vector_registers import L1_WALKER
 from meshwright.targets.ktpu.emit_vector_runs import SCRATCH_WORDS
 from meshwright.targets.ktpu.emit_vector_stages import Chain, chains_at
-from meshwright.targets.ktpu.emit_vector_walks import DIMENSIONS
+from meshwright.targets.ktpu.isa.descriptors import DIMENSIONS
 from meshwright.targets.ktpu.isa.payload import Desc, Imem, Payload, Run
 from meshwright.targets.ktpu.isa.program import Program
 

@@ -7,7 +7,8 @@ from typing import Final
 
 from msgspec import Struct
 
-DIMENSIONS: Final = 4
+from meshwright.targets.ktpu.isa.descriptors import DIMENSIONS
+
 STRIDES: Final = range(-(1 << 17), 1 << 17)
 """Steps that a dimension can make, in bytes: 18 bits, signed."""
 
