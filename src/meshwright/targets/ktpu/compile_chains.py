@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
 import msgspec
-import rustworkx as rx
 from msgspec import Struct
 
 from meshwright.errors import PlacementError
@@ -20,6 +18,7 @@ from meshwright.ir.records import Compute, Load, Site, Store
 from meshwright.machine import MachineSpec
 from meshwright.targets.ktpu.compiled import Piece
 from meshwright.targets.ktpu.emit_vector import Placed, emit_vector
+from meshwright.targets.ktpu.joining import joined
 from meshwright.targets.ktpu.orders import Rows, rows
 from meshwright.targets.ktpu.relocate import LEAST_ADDRESS, Relocatable, relocatable
 from meshwright.targets.ktpu.staging import part_of, through_memory
@@ -55,12 +54,9 @@ def emitted_chains(
     same piece have it in the same order, or all go through memory.
     """
     chains = list(_chains(graph, sites))
-    together: dict[Piece, list[int]] = defaultdict(list)
-    for number, chain in enumerate(chains):
-        for piece in _stored(graph, chain.stages):
-            together[piece].append(number)
-    for group in _groups(len(chains), list(together.values())):
-        if all(shared.isdisjoint(_stored(graph, chains[number].stages)) for number in group):
+    together = {number: _stored(graph, chain.stages) for number, chain in enumerate(chains)}
+    for group in joined(together):
+        if all(shared.isdisjoint(together[number]) for number in group):
             for number, chain in zip(group, _alike(graph, [chains[n] for n in group], machine), strict=True):
                 chains[number] = chain
     return tuple(chains)
@@ -112,26 +108,11 @@ def _cut_of(graph: Graph, chain: Chain, machine: MachineSpec) -> Cut:
 
 def _chains(graph: Graph, sites: Sequence[Site]) -> Iterator[Chain]:
     """Stages at each core that are joined by FIFOs, those with the lowest ids first."""
-    joined: rx.PyGraph[StageId, None] = rx.PyGraph()
-    joined.add_nodes_from([StageId(s) for s in range(len(graph.stages))])
-    made = {b: StageId(i) for i, s in enumerate(graph.stages) for b in s.outs}
-    for number, stage in enumerate(graph.stages):
-        for buffer in stage.takes():
-            if buffer in made:
-                joined.add_edge(made[buffer], number, None)
-    for part in sorted(sorted(part) for part in rx.connected_components(joined)):
-        stages = tuple(StageId(s) for s in part)
+    buffers = {StageId(number): (*s.takes(), *s.outs) for number, s in enumerate(graph.stages)}
+    for stages in joined(buffers):
         site = graph.site(graph.stages[stages[0]])
         if site in sites:
-            yield Chain(site, stages)
-
-
-def _groups(count: int, together: Sequence[Sequence[int]]) -> list[list[int]]:
-    joined: rx.PyGraph[int, None] = rx.PyGraph()
-    joined.add_nodes_from(list(range(count)))
-    for first, *others in together:
-        joined.add_edges_from([(first, other, None) for other in others])
-    return [sorted(part) for part in rx.connected_components(joined)]
+            yield Chain(site, tuple(stages))
 
 
 def _stored(graph: Graph, stages: Sequence[StageId]) -> set[Piece]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator
 from typing import Final
 
 import msgspec
@@ -17,6 +18,7 @@ from meshwright.machine import MachineSpec
 from meshwright.targets.ktpu.compile_chains import Chain
 from meshwright.targets.ktpu.compiled import Carry, Compiled, Fetch, Image, Piece, Place, UnitWork, Work
 from meshwright.targets.ktpu.emit_matrix import Firing, MatrixImage, emit_matrix, images_at
+from meshwright.targets.ktpu.joining import joined
 from meshwright.targets.ktpu.orders import Drained, order_of
 from meshwright.targets.ktpu.relocate import LEAST_ADDRESS, relocatable
 from meshwright.targets.ktpu.staging import part_of
@@ -151,22 +153,15 @@ class _Works:
 
     def add_copies(self, units: set[Site]) -> None:
         """What stands at memory agents: stages that are joined by FIFOs or store the same piece are one work."""
-        joined: rx.PyGraph[StageId, None] = rx.PyGraph()
-        joined.add_nodes_from([StageId(s) for s in range(len(self.graph.stages))])
-        users: dict[object, StageId] = {}
         mine = [StageId(n) for n, s in enumerate(self.graph.stages) if self.graph.site(s) not in units]
-        for number in mine:
-            stage = self.graph.stages[number]
-            keys: list[object] = [("buffer", b) for b in (*stage.takes(), *stage.outs)]
-            if isinstance(stage.kind, Store):
-                keys.append(("piece", self._piece(number)))
-            for key in keys:
-                joined.add_edge(users.setdefault(key, number), number, None)
-        wanted = set(mine)
-        for part in sorted(sorted(part) for part in rx.connected_components(joined)):
-            stages = [StageId(s) for s in part if s in wanted]
-            if stages:
-                self._add_copy(stages)
+        for stages in joined({number: self._shared(number) for number in mine}):
+            self._add_copy(stages)
+
+    def _shared(self, number: StageId) -> Iterator[Hashable]:
+        stage = self.graph.stages[number]
+        yield from (("buffer", buffer) for buffer in (*stage.takes(), *stage.outs))
+        if isinstance(stage.kind, Store):
+            yield "piece", self._piece(number)
 
     def _add_copy(self, stages: list[StageId]) -> None:
         part = part_of(self.graph, stages)

@@ -22,6 +22,7 @@ from meshwright.ir.pool import Pool
 from meshwright.ir.records import AllReduce, Compute, Load, Site, Store
 from meshwright.machine import MachineSpec
 from meshwright.targets.ktpu.emit_matrix_image import OperandImage, ResultImage, sweep_blocks
+from meshwright.targets.ktpu.joining import joined
 from meshwright.targets.ktpu.layout import K_BLOCK, SUB_TILE, OperandLayout, ResultLayout
 
 FIELD: Final = 255
@@ -166,17 +167,10 @@ def _components(graph: Graph) -> tuple[tuple[StageId, ...], ...]:
     """Stages joined by buffers, in an order that all dependencies allow: the same for every site.
 
     An accumulator has one tile at a time, so a component is over at a site before the next one begins there; in one
-    order for all sites, none waits for another that waits for it.
+    order for all sites, none waits for another that waits for it. Raises as `stage_order` does for a circle of stages.
     """
-    joined: rx.PyGraph[StageId, None] = rx.PyGraph()
-    order = stage_order(graph)
-    joined.add_nodes_from([StageId(s) for s in range(len(graph.stages))])
-    users: dict[BufferId, StageId] = {}
-    for stage in order:
-        record = graph.stages[stage]
-        for buffer in (*record.takes(), *record.outs):
-            joined.add_edge(users.setdefault(buffer, stage), stage, None)
-    parts = [tuple(sorted(part)) for part in rx.connected_components(joined)]
+    stage_order(graph)
+    parts = joined({StageId(number): (*s.takes(), *s.outs) for number, s in enumerate(graph.stages)})
     of = {stage: at for at, part in enumerate(parts) for stage in part}
     waits: rx.PyDiGraph[int, None] = rx.PyDiGraph()
     waits.add_nodes_from(range(len(parts)))
