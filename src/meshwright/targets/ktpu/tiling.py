@@ -186,14 +186,18 @@ class Cost(Struct, frozen=True):
     """Cycles of FILL, GEMM and DRAIN. Source: rules that reproduce tests/golden/timing_ktpu.json."""
 
     setting: Setting
-    port: MemoryPortSpec
     fill: FillCost
+
+    @property
+    def port(self) -> MemoryPortSpec:
+        """What is known of a memory port."""
+        return self.setting.port
 
     @classmethod
     def of(cls, setting: Setting) -> Cost | None:
         """For operands quantised on the way in, or, where a machine only states that, quantised before."""
         fill = setting.port.quantised or setting.port.prequantised
-        return None if fill is None else cls(setting, setting.port, fill)
+        return None if fill is None else cls(setting, fill)
 
     def fill_cycles(self, entries: int) -> float:
         """From accepting a FILL to its completion; one read in flight pays the latency for every entry."""
