@@ -37,6 +37,12 @@ PLACE = KtpuPlacement(CARD, 0)
 replace = msgspec.structs.replace
 SIZES = st.integers(1, 200)
 PRODUCTS = ((256, 256, 256), (39, 384, 384), (64, 384, 128), (196, 768, 768), (300, 200, 1000))
+CLOCKED = (
+    *((size, size, size) for size in (256, 384, 512)),
+    *((16, 4096, 4096), (1, 1000, 768), (39, 384, 384), (39, 1536, 384), (64, 128, 384), (196, 768, 768)),
+    *((128, 256, 256), (300, 520, 64)),
+)
+"""Those of benchmarks/test_tiling.py that have less than 250 candidates each."""
 
 
 def tiling_of(m, n, k, tile, clusters=6, **more):
@@ -288,6 +294,37 @@ def test_cycles_order_the_programs_of_a_product_better_than_words(sizes):
     assert by_clock["cycles"] >= by_clock["words"] + 0.1
     for tiling, cycles in taken.items():
         assert tiling.cycles == pytest.approx(cycles, rel=0.15)
+
+
+@pytest.mark.long
+def test_estimates_and_both_orders_beside_a_clock():
+    """Every candidate of eleven products; run with -s to see the table."""
+    off, taus, losses = [], {"cycles": [], "words": []}, {"cycles": [], "words": []}
+    print(f"\n{'product':>15} {'tilings':>8} {'off: median':>12} {'worst':>17} {'tau: cycles':>12} {'words':>6}  first")
+    for sizes in CLOCKED:
+        found = candidates(*sizes, CARD, 6)
+        taken = {tiling: clocked(programs(tiling, CARD), CARD) for tiling in found}
+        own = [tiling.cycles / cycles - 1 for tiling, cycles in taken.items()]
+        off += own
+        for by in ("cycles", "words"):
+            order = [taken[tiling] for tiling in ranked(found, by)]
+            taus[by].append(agreement(order))
+            losses[by].append(order[0] / min(order) - 1)
+        print(
+            f"{'x'.join(map(str, sizes)):>15} {len(found):>8} {np.median(np.abs(own)):>12.1%} {min(own):>+8.1%} "
+            f"{max(own):>+8.1%} {taus['cycles'][-1]:>12.2f} {taus['words'][-1]:>6.2f}  "
+            f"+{losses['cycles'][-1]:.1%} by cycles, +{losses['words'][-1]:.1%} by words"
+        )
+    print(f"{len(off):,} tilings: median {np.median(np.abs(off)):.1%}, worst {min(off):+.0%} and {max(off):+.0%}")
+    for by in ("cycles", "words"):
+        print(
+            f"by {by}: tau {min(taus[by]):.2f} to {max(taus[by]):.2f}, median {np.median(taus[by]):.2f}; the first one "
+            f"+{np.median(losses[by]):.1%} in the median, +{max(losses[by]):.1%} in the worst"
+        )
+    assert np.median(np.abs(off)) < 0.01
+    assert max(map(abs, off)) < 0.18
+    assert min(taus["cycles"]) > 0.67
+    assert all(cycles > words for cycles, words in zip(taus["cycles"], taus["words"], strict=True))
 
 
 # The order
